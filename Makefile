@@ -1,0 +1,33 @@
+# make demo   GGEUR on handwritten digits through Flower's simulation, from nothing
+# make test   lint, types and tests, as the continuous integration runs them
+# make        the environment alone
+PYTHON ?= python3
+PY := .venv/bin/python
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: install demo test lint clean
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "fedgeo needs Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --progress-bar off .
+	@touch $@
+
+.venv/.dev: .venv/.installed
+	$(PY) -m pip install --quiet --progress-bar off '.[dev]'
+	@touch $@
+
+demo: .venv/.installed
+	$(PY) scripts/run.py -m experiment=quickstart augmentation=none,repeat,ggeur
+
+lint: .venv/.dev
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .hypothesis

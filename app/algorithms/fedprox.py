@@ -1,0 +1,22 @@
+"""FedProx (Li et al., 2020): a spring that holds every client near the global weights.
+
+Client:  minimise  F_k(w) + mu/2 ||w - w_t||^2,  whose gradient is  g + mu (w - w_t).
+Server:  w_{t+1} = sum_k (n_k / n) w_k.
+
+mu = 0 is FedAvg.
+"""
+
+from dataclasses import dataclass
+
+from app.algorithms.base import Algorithm, Local, NonNegative
+from app.models.base import Weights
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """mu: strength of the proximal term. The term enters as its gradient, so the reported loss leaves it out."""
+
+    mu: NonNegative = 0.01
+
+    def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
+        return {name: g + self.mu * (weights[name] - local.start[name]) for name, g in gradients.items()}

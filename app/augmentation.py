@@ -1,0 +1,332 @@
+"""A client's augmented set: its real embeddings and those drawn along the shapes (Algorithms 1 and 2)."""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from app.errors import FedgeoError
+from app.geometry import Geometry, Shape
+
+BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
+WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
+KINDS = ("none", "repeat", "ggeur")
+FILL = 0  # the source number of step 1; the prototype of client k is source k + 1
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How a client's set is augmented.
+
+    kind: ``none``, the real samples alone; ``ggeur``, filled with samples drawn along the shapes; ``repeat``,
+    the control: the same anchors and counts as ``ggeur`` without any perturbation.
+    target: the total that every class is filled up to; a class that holds more stays whole.
+    absent: a class of the geometry that the client does not hold gets ``target`` samples round the merged
+    mean (``global_mean``) or nothing (``skip``).
+    scale: s_m in beta = sum_m eps_m s_m xi^m. ``sqrt`` is the root of the eigenvalue, so that the samples
+    have the class's covariance; ``lambda`` is the eigenvalue itself, as Algorithm 1 prints it, so that their
+    covariance is the SQUARE of the class's: next to no perturbation where embeddings have unit norm.
+    step2: also draw ``per_prototype`` samples round each foreign prototype (Algorithm 2, step 2).
+
+    Raises FedgeoError that names the key, for a word that is not offered or a number below 1.
+    """
+
+    kind: str = "ggeur"
+    target: int = 2000
+    absent: str = "global_mean"
+    scale: str = "sqrt"
+    step2: bool = False
+    per_prototype: int = 500
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("kind", KINDS),
+            ("absent", ("global_mean", "skip")),
+            ("scale", ("sqrt", "lambda")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise FedgeoError(
+                    f"augmentation.{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
+                )
+        for name in ("target", "per_prototype"):
+            if getattr(self, name) < 1:
+                raise FedgeoError(f"augmentation.{name} must be at least 1, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """Drawn samples of one class that share their anchors: rows of the real samples, or one mean."""
+
+    label: int
+    number: int
+    total: int
+    anchors: np.ndarray  # int64 (n,), rows of x; or float32 (p,), one mean
+    shape: Shape | None
+
+
+class AugmentedSet:
+    """A client's samples, real and drawn, in blocks that are computed when they are asked for.
+
+    x: float32 (n, p), array or tensor, used in place where it is float32 already. y: integers (n,) in
+    [0, ``classes``). ``geometry`` may be None for kind ``none`` only. ``own``: the owners whose prototypes
+    are not foreign to this client, by default itself alone (give all clients of its domain where several
+    share one).
+
+    The real samples come first, in their order; then, class after class, those of step 1; then those of step
+    2 by class and owner; each in blocks of 256 and a rest. Anchors of a held class are its real samples, all
+    used equally often but for a remainder that is spread. The noise of a block depends on (seed, client,
+    class, source, block) alone and is always drawn and multiplied as 256 whole rows, so that the set is the
+    same to the bit in whatever order, and however often, its blocks are read.
+
+    counts: int64 (classes,), samples of each class in all. added: how many of them were drawn. sizes: int64,
+    the samples of each block. unshaped: class -> drawn samples that are bare anchors, the geometry having no
+    shape of the class (kind ``ggeur``).
+
+    Raises FedgeoError, naming the client, for wrong shapes, values that are not finite, labels out of range.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray | torch.Tensor,
+        y: np.ndarray | torch.Tensor,
+        *,
+        settings: Augmentation,
+        geometry: Geometry | None,
+        classes: int,
+        seed: int,
+        client: int,
+        own: Collection[int] | None = None,
+    ) -> None:
+        self._scale = settings.scale
+        self._key = (seed, client)
+        self._x, self._y = _checked(x, y, classes, seed, client)
+        self._sources: list[_Source] = []
+        if settings.kind != "none":
+            geometry = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
+            self._sources = _sources(self._y, settings, geometry, {client} if own is None else set(own))
+        sizes = _split(len(self._x))
+        self._firsts: list[int] = []  # the first block of each source
+        self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
+        self.unshaped: dict[int, int] = {}
+        perturbed: list[bool] = [False] * len(sizes)
+        for source in self._sources:
+            self._firsts.append(len(sizes))
+            sizes += _split(source.total)
+            self.counts[source.label] += source.total
+            perturbed += [source.shape is not None] * (len(sizes) - len(perturbed))
+            if source.shape is None and settings.kind == "ggeur":
+                self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
+        self.sizes = np.array(sizes, dtype=np.int64)
+        self.added = int(self.sizes.sum()) - len(self._x)
+        self._perturbed = np.array(perturbed, dtype=bool)
+        self._energy = np.full(len(sizes), np.nan)  # sum of ||beta||^2 of each block, once it was drawn
+        self._whole: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def dimension(self) -> int:
+        """p, the dimension of the embeddings."""
+        return self._x.shape[1]
+
+    def block(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Block ``index``: x float32 (sizes[index], p), y int64. Real samples are views: do not write."""
+        rows = int(self.sizes[index])
+        number = bisect_right(self._firsts, index) - 1
+        if number < 0:
+            real = slice(index * BLOCK, index * BLOCK + rows)
+            return torch.from_numpy(self._x[real]), torch.from_numpy(self._y[real])
+        source = self._sources[number]
+        place = index - self._firsts[number]
+        drawn = _anchors(source, self._x, place * BLOCK, rows)
+        if source.shape is not None:
+            drawn += self._perturbation(index, source, place)
+        return torch.from_numpy(drawn), torch.full((rows,), source.label, dtype=torch.int64)
+
+    def materialise(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The whole set in block order: x float32 (len, p), y int64 (len,). Kept until ``release``."""
+        if self._whole is None:
+            self._whole = self._collect(range(len(self.sizes)))
+        return self._whole
+
+    def release(self) -> None:
+        """Give up the kept samples; they are drawn again, the same, when they are next asked for."""
+        self._whole = None
+
+    def batches(
+        self, batch_size: int, generator: torch.Generator, window: int = WINDOW
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """One epoch: every sample once, in shuffled batches of ``batch_size``, the last one smaller.
+
+        A set of at most ``window`` bytes is kept and shuffled uniformly as a whole. A larger one is read in
+        windows of whole blocks in random order, each shuffled within; beside the real samples one window, one
+        block and one batch are held.
+        """
+        if batch_size < 1:
+            raise FedgeoError(f"the batch size must be at least 1, not {batch_size}")
+        fits = len(self) * (4 * self.dimension + 8) <= window
+        return _batches([self.materialise()] if fits else self._windows(generator, window), batch_size, generator)
+
+    def measure(self) -> None:
+        """Draw every perturbed block that was not drawn yet, so that ``perturbation_rms`` covers them all."""
+        for index in np.flatnonzero(self._perturbed & np.isnan(self._energy)):
+            self.block(int(index))
+
+    @property
+    def perturbation_rms(self) -> float:
+        """Root of the mean ||beta||^2 over the drawn samples with a shape, as really drawn; 0 without any."""
+        perturbed = int(self.sizes[self._perturbed].sum())
+        if not perturbed:
+            return 0.0
+        self.measure()
+        return float(np.sqrt(self._energy[self._perturbed].sum() / perturbed))
+
+    @property
+    def expected_rms(self) -> float:
+        """What ``perturbation_rms`` estimates: the root of the mean of sum_m s_m^2 over the same samples.
+
+        With scale ``sqrt`` that is the trace of the class's covariance as far as its shape explains it, so
+        that a shape cut at explained = 0.95 gives a root between sqrt(0.95) = 0.975 and 1 of the full one.
+        """
+        shaped = [(source.total, source.shape) for source in self._sources if source.shape is not None]
+        total = sum(count for count, _ in shaped)
+        variance = sum(count * float((_spread(shape, self._scale) ** 2).sum()) for count, shape in shaped)
+        return float(np.sqrt(variance / total)) if total else 0.0
+
+    def _perturbation(self, index: int, source: _Source, place: int) -> np.ndarray:
+        """beta of the block's samples, float32 (rows, p), by one product of whole blocks."""
+        assert source.shape is not None
+        noise = np.random.default_rng([*self._key, source.label, source.number, place])
+        eps = noise.standard_normal((BLOCK, source.shape.rank), dtype=np.float32)
+        scaled = _spread(source.shape, self._scale)[:, None] * source.shape.eigenvectors.T
+        beta = (eps @ scaled.astype(np.float32))[: self.sizes[index]]
+        self._energy[index] = np.square(beta, dtype=np.float64).sum()
+        return beta
+
+    def _collect(self, blocks: Iterable[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        blocks = list(blocks)
+        rows = int(self.sizes[blocks].sum())
+        x, y = torch.empty((rows, self.dimension)), torch.empty(rows, dtype=torch.int64)
+        start = 0
+        for index in blocks:
+            end = start + int(self.sizes[index])
+            x[start:end], y[start:end] = self.block(index)
+            start = end
+        return x, y
+
+    def _windows(self, generator: torch.Generator, window: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        limit = window // (4 * self.dimension + 8)
+        group: list[int] = []
+        rows = 0
+        for index in torch.randperm(len(self.sizes), generator=generator).tolist():
+            if group and rows + self.sizes[index] > limit:
+                yield self._collect(group)
+                group, rows = [], 0
+            group.append(index)
+            rows += int(self.sizes[index])
+        yield self._collect(group)
+
+
+def _batches(
+    windows: Iterable[tuple[torch.Tensor, torch.Tensor]], size: int, generator: torch.Generator
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Shuffle each window and cut it into batches; what is short of one goes before the next window's."""
+    rest: tuple[torch.Tensor, torch.Tensor] | None = None
+    for x, y in windows:
+        order = torch.randperm(len(y), generator=generator)
+        missing = size - (0 if rest is None else len(rest[1]))
+        for chunk in (order[:missing], *order[missing:].split(size)):
+            batch = (x[chunk], y[chunk])
+            if rest is not None:
+                batch = (torch.cat([rest[0], batch[0]]), torch.cat([rest[1], batch[1]]))
+            rest = batch if len(batch[1]) < size else None
+            if rest is None:
+                yield batch
+        del x, y  # else this window would live on while the next one is drawn
+    if rest is not None and len(rest[1]):
+        yield rest
+
+
+def _sources(y: np.ndarray, settings: Augmentation, geometry: Geometry, own: set[int]) -> list[_Source]:
+    """What is drawn: step 1 class by class, then step 2 by class and owner."""
+    perturb = settings.kind == "ggeur"
+    shapes = dict(zip(geometry.classes.tolist(), geometry.shapes, strict=True)) if perturb else {}
+    held, counts = np.unique(y, return_counts=True)
+    have = dict(zip(held.tolist(), counts.tolist(), strict=True))
+    sources = []
+    for label in sorted({*have, *geometry.classes.tolist()}):
+        missing = settings.target - have.get(label, 0)
+        if label in have:
+            anchors = np.flatnonzero(y == label)
+        elif settings.absent == "global_mean":
+            anchors = geometry.means[geometry.row_of(label)].astype(np.float32)
+        else:
+            continue
+        if missing > 0:
+            sources.append(_Source(label, FILL, missing, anchors, shapes.get(label)))
+    if settings.step2:
+        for row in np.lexsort((geometry.prototype_clients, geometry.prototype_classes)):
+            label, owner = int(geometry.prototype_classes[row]), int(geometry.prototype_clients[row])
+            if owner not in own:
+                anchor = geometry.prototype_means[row].astype(np.float32)
+                sources.append(_Source(label, owner + 1, settings.per_prototype, anchor, shapes.get(label)))
+    return sources
+
+
+def _anchors(source: _Source, x: np.ndarray, start: int, rows: int) -> np.ndarray:
+    """The anchors of a source's samples start .. start + rows, float32 (rows, p), a new array."""
+    if source.anchors.dtype == np.float32:
+        return np.tile(source.anchors, (rows, 1))
+    # Sample i of a takes anchor floor(i n / a): in order, each floor(a / n) or ceil(a / n) times.
+    turn = np.arange(start, start + rows) * len(source.anchors) // source.total
+    return x[source.anchors[turn]]
+
+
+def _spread(shape: Shape, scale: str) -> np.ndarray:
+    """s_m, float64 (r,)."""
+    return np.sqrt(shape.eigenvalues) if scale == "sqrt" else shape.eigenvalues
+
+
+def _split(total: int) -> list[int]:
+    """Block sizes of ``total`` samples: whole blocks and a rest."""
+    return [min(BLOCK, total - start) for start in range(0, total, BLOCK)]
+
+
+def _checked(
+    x: np.ndarray | torch.Tensor, y: np.ndarray | torch.Tensor, classes: int, seed: int, client: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """x as float32 (n, p) and y as int64 (n,), in order and writeable (torch warns of views that are not)."""
+    if seed < 0 or client < 0:
+        raise FedgeoError(f"client {client}: the seed ({seed}) and the client's number must not be negative")
+    samples, labels = np.asarray(x), np.asarray(y)
+    if samples.ndim != 2 or samples.dtype.kind != "f":
+        raise FedgeoError(f"client {client}: embeddings must be floats (n, p), not {samples.dtype} {samples.shape}")
+    if labels.shape != samples.shape[:1] or labels.dtype.kind not in "iu":
+        raise FedgeoError(
+            f"client {client}: labels must be integers ({len(samples)},), not {labels.dtype} {labels.shape}"
+        )
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(outside):
+        row = outside[0]
+        raise FedgeoError(f"client {client}: row {row} has label {labels[row]}, but there are {classes} classes from 0")
+    broken = np.flatnonzero(~np.isfinite(samples).all(axis=1))
+    if len(broken):
+        row = broken[0]
+        raise FedgeoError(f"client {client}: the embedding in row {row} (class {labels[row]}) holds NaN or infinity")
+    return np.require(samples, np.float32, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
+
+
+def _checked_geometry(geometry: Geometry | None, p: int, classes: int, kind: str, client: int) -> Geometry:
+    if geometry is None:
+        raise FedgeoError(f"client {client}: augmentation.kind={kind} needs the geometry of the classes")
+    if geometry.dimension != p:
+        raise FedgeoError(f"client {client}: the geometry has dimension {geometry.dimension}, the embeddings {p}")
+    largest = max(geometry.classes.max(initial=-1), geometry.prototype_classes.max(initial=-1))
+    if largest >= classes:
+        raise FedgeoError(
+            f"client {client}: the geometry holds class {largest}, but there are {classes} classes from 0"
+        )
+    return geometry

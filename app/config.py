@@ -1,0 +1,257 @@
+"""The configuration: composed by hydra from conf/, checked once, the same on the server and on every client.
+
+``load(overrides)`` is all that other modules need. The yaml files carry the defaults; the classes here say what
+each key may be, so that a wrong value is a one-line error before anything starts.
+"""
+
+import difflib
+import functools
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field
+
+from app.errors import FedgeoError
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Group(pydantic.BaseModel):
+    """A strict, frozen group of settings: unknown keys and wrong types are refused."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ImageData(Group):
+    """Images or embeddings; see conf/data."""
+
+    family: Literal["images"]
+    name: str
+    kind: str  # which loader: see app/data/pool.py
+    path: str | None
+    download: bool
+    test_fraction: Share
+    val_fraction: Share
+    fraction: Annotated[float, Field(gt=0, le=1)]  # of each domain's training samples
+
+
+class OpenGroup(Group):
+    """A group whose further keys are the settings of what it names; that one checks them."""
+
+    model_config = pydantic.ConfigDict(extra="allow", strict=True, frozen=True)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class Encoder(OpenGroup):
+    """The frozen encoder; see conf/encoder."""
+
+    name: str
+    normalise: Literal["l2", "none"]
+    batch_size: Positive
+
+
+class Augmentation(Group):
+    """How a client fills its classes; see conf/augmentation."""
+
+    kind: Literal["none", "repeat", "ggeur"]
+    target: Positive
+    absent: Literal["global_mean", "skip"]
+    scale: Literal["sqrt", "lambda"]
+    explained: Annotated[float, Field(gt=0, le=1)]
+    max_rank: Positive | None
+    covariance: Literal["total", "within"]
+    step2: bool
+    per_prototype: Positive
+
+
+class Method(OpenGroup):
+    """The base method: ``target`` is 'module:Class', the rest its hyper-parameters; see conf/method."""
+
+    name: str
+    target: str
+
+
+class Linear(Group):
+    """A linear head on embeddings, or one hidden layer."""
+
+    kind: Literal["linear"]
+    hidden: Count
+
+
+class Training(Group):
+    """The local loop."""
+
+    loop: Literal["plain"]
+    epochs: Positive
+    batch_size: Positive
+    optimiser: Literal["sgd", "adam"]
+    lr: Rate
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+
+
+class Federation(Group):
+    """Who takes part, with what, and how often."""
+
+    rounds: Positive
+    clients: Positive | None
+    clients_per_node: Positive | Literal["auto"]
+    partition: Literal["iid", "dirichlet", "domain", "domain_dirichlet"]
+    partition_file: str | None
+    beta: Rate
+    min_per_client: Positive
+    min_per_class: Count
+    participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
+    weights: Literal["real", "augmented", "equal"]
+    max_failures: Share
+    deadline: Rate
+
+
+class Privacy(Group):
+    """What a site shares at most."""
+
+    policy: Literal["research", "site"]
+    min_count: Positive
+
+
+class Metric(Group):
+    """The score that is reported: its name, and how the final value is read off the rounds."""
+
+    name: Literal["accuracy", "f1_macro"]
+    final: Literal["last5", "last"]
+
+
+class Config(Group):
+    """One run, completely described."""
+
+    experiment: str
+    variant: Literal["recommended", "paper", "authors"]
+    seed: Count
+    engine: Literal["flower", "inprocess", "deployment"]
+    device: Literal["auto", "cpu", "cuda"]
+    run_dir: str | None
+    sweep_dir: str | None
+    cache_dir: str | None
+    data: ImageData
+    encoder: Encoder
+    augmentation: Augmentation
+    method: Method
+    model: Linear
+    training: Training
+    federation: Federation
+    privacy: Privacy
+    metric: Metric
+
+
+def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> Config:
+    """The checked configuration for hydra ``overrides`` (a list, or one shell-quoted string).
+
+    ``experiment`` names the preset where the overrides do not. Raises FedgeoError with one line that names the
+    key and what is allowed.
+    """
+    words = tuple(shlex.split(overrides)) if isinstance(overrides, str) else tuple(overrides)
+    if experiment and not any(word.startswith("experiment=") for word in words):
+        words = (f"experiment={experiment}", *words)
+    return _load(words)
+
+
+@functools.lru_cache(maxsize=16)
+def _load(overrides: tuple[str, ...]) -> Config:
+    raw = _compose(overrides)
+    chosen = (raw.pop("variants") or {}).get(raw["variant"])
+    if chosen is None:
+        raise FedgeoError(f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant")
+    if chosen:  # a variant's settings stand between the experiment's and the user's
+        raw = _compose((*_flatten(chosen), *overrides))
+        raw.pop("variants")
+    try:
+        return Config.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise FedgeoError(_first(error)) from None
+
+
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The composed yaml as plain values; ``experiment`` holds the chosen preset's name."""
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+        choices = dict(composed.hydra.runtime.choices)
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
+        raw = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise FedgeoError(_one_line(error)) from None
+    assert isinstance(raw, dict)
+    raw["experiment"] = str(choices["experiment"])
+    return {str(key): value for key, value in raw.items()}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """A nested mapping as hydra overrides: {'a': {'b': 1}} -> ['a.b=1']."""
+    flat = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat += _flatten(value, f"{prefix}{key}.")
+        else:
+            flat.append(f"{prefix}{key}={'null' if value is None else value}")
+    return flat
+
+
+def _first(error: pydantic.ValidationError) -> str:
+    """The first fault as 'key=value: what is allowed'."""
+    fault = error.errors()[0]
+    path = [str(part) for part in fault["loc"]]
+    # a union's branch names are no part of the key
+    key = ".".join(part for part in path if re.fullmatch(r"[a-z_]\w*", part) and part not in ("int", "float"))
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: no such key"
+    message = fault["msg"].replace("Input should be ", "must be ")
+    given = fault["input"]
+    shown = given if isinstance(given, str | int | float | bool) else "null" if given is None else type(given).__name__
+    same_key = [e for e in error.errors() if [str(p) for p in e["loc"]][: len(path) - 1] == path[:-1]]
+    if len(path) > len(key.split(".")) and len(same_key) > 1:  # a union: tell every branch
+        message = " or ".join(dict.fromkeys(e["msg"].replace("Input should be ", "must be ") for e in same_key))
+    return f"{key}={shown}: {message}"
+
+
+def _one_line(error: Exception) -> str:
+    """Hydra's message on one line, with the nearest existing key where an unknown one was given."""
+    text = " ".join(str(error).split())
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        key = unknown.group(1)
+        near = difflib.get_close_matches(key, known_keys(), n=3, cutoff=0.5)
+        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    missing = re.search(r"Could not find '([^']+)'.*?Available options in '[^']+': (.*?)(?: Config search path|$)", text)
+    if missing:
+        group, _, option = missing.group(1).rpartition("/")
+        options = [name for name in missing.group(2).split() if not name.startswith("_")]
+        return f"{group}={option}: must be one of {', '.join(options)}"
+    return text
+
+
+def known_keys() -> list[str]:
+    """Every key of the default configuration, dotted."""
+    raw = _compose(())
+    return [item.split("=", 1)[0] for item in _flatten({k: v for k, v in raw.items() if k != "variants"})]
+
+
+def dump(config: Config) -> str:
+    """The resolved configuration as yaml."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump()))

@@ -1,0 +1,151 @@
+"""Embeddings made beforehand, read from one npz file."""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from app.data.source import TEST, TRAIN, UNSET, VAL, Source
+from app.errors import FedgeoError
+
+_OFFICIAL = {"train": TRAIN, "val": VAL, "test": TEST}
+_ROWS = 4096  # rows checked at a time, so that the check needs little memory
+
+
+def features(path: Path | str) -> Source:
+    """Embeddings with labels from an npz file, as float16 or float32 (n, p), not normalised.
+
+    Keys: ``<domain>_X`` (n, p) and ``<domain>_y`` (n,) for every domain, optionally ``<domain>_split`` (train, val,
+    test, or 0, 1, 2, -1 for unset) and ``classes`` (names); or ``train_X, train_y, test_X, test_y`` (and ``val_``),
+    which is one domain with the official split, named after the file. Without ``classes`` the classes are named by the
+    labels that occur. float64 is cast to float32; the features stay float16 where all of them are.
+
+    Raises FedgeoError naming the domain, and the row where it applies, for: features that are not finite numbers,
+    differing dimensions, labels that are not whole numbers within the classes, keys without their partner.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FedgeoError(f"{file}: no such file: set data.path to an npz file with <domain>_X and <domain>_y")
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return _read(file, archive)
+    except FedgeoError:
+        raise
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError, AttributeError) as fault:
+        raise FedgeoError(f"{file}: not a readable npz file of plain arrays ({fault}): write it anew") from fault
+
+
+def _read(file: Path, archive: np.lib.npyio.NpzFile) -> Source:
+    parts = [key.removesuffix("_X") for key in archive.files if key.endswith("_X")]
+    if not parts:
+        raise FedgeoError(f"{file}: no embeddings: expected keys <domain>_X and <domain>_y, found {archive.files}")
+    for part in {key[:-2] for key in archive.files if key.endswith(("_X", "_y"))}:
+        for key in (f"{part}_X", f"{part}_y"):
+            if key not in archive.files:
+                raise FedgeoError(f"{file}: domain {part!r} has no {key}: add it or remove the other")
+    official = set(parts) <= _OFFICIAL.keys()
+    if not official and (mixed := sorted(set(parts) & _OFFICIAL.keys())):
+        others = sorted(set(parts) - set(mixed))
+        raise FedgeoError(f"{file}: {mixed} are names of splits and {others} of domains: use one kind")
+
+    embeddings = _features(file, archive, parts)
+    sizes = [_header(file, f"{part}_X")[0][0] for part in parts]
+    values = {part: _labels(file, part, archive[f"{part}_y"], n) for part, n in zip(parts, sizes, strict=True)}
+    classes, labels = _classes(file, archive, values)
+    if official:
+        split = np.repeat(np.array([_OFFICIAL[part] for part in parts], np.int8), sizes)
+        domains: tuple[str, ...] = (file.stem,)
+        domain = np.zeros(len(labels), np.int64)
+    else:
+        split = np.concatenate([_split(file, archive, part, len(values[part])) for part in parts])
+        domains = tuple(parts)
+        domain = np.repeat(np.arange(len(parts)), sizes)
+    return Source(
+        name=file.stem, classes=classes, domains=domains, labels=labels, domain=domain, split=split, features=embeddings
+    )
+
+
+def _header(file: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of a member without reading its data."""
+    with zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+    return shape, dtype
+
+
+def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> np.ndarray:
+    """All domains in one array, filled one by one, so that no more than one is held twice."""
+    headers = {part: _header(file, f"{part}_X") for part in parts}
+    dimension = None
+    for part, (shape, dtype) in headers.items():
+        if dtype.kind != "f" or len(shape) != 2 or shape[1] == 0:
+            raise FedgeoError(f"{file}: {part}_X must be floating point of shape (n, p), not {dtype} {shape}")
+        if shape[0] == 0:
+            raise FedgeoError(f"{file}: domain {part!r} holds no samples: remove it or add some")
+        dimension = dimension or shape[1]
+        if shape[1] != dimension:
+            raise FedgeoError(f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X has {dimension}: use one encoder")
+    half = all(dtype == np.float16 for _, dtype in headers.values())
+    total = sum(shape[0] for shape, _ in headers.values())
+    out = np.empty((total, dimension or 0), np.float16 if half else np.float32)
+    start = 0
+    for part, (shape, _) in headers.items():
+        block = out[start : start + shape[0]]
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
+            block[:] = archive[f"{part}_X"]
+        for row in _not_finite(block):
+            raise FedgeoError(f"{file}: domain {part!r}, row {row}: NaN or infinite features: encode that sample again")
+        start += shape[0]
+    return out
+
+
+def _not_finite(block: np.ndarray) -> Iterator[int]:
+    for start in range(0, len(block), _ROWS):
+        bad = ~np.isfinite(block[start : start + _ROWS]).all(axis=1)
+        yield from (start + int(row) for row in np.flatnonzero(bad))
+
+
+def _labels(file: Path, part: str, values: np.ndarray, n: int) -> np.ndarray:
+    if values.shape != (n,):
+        raise FedgeoError(f"{file}: {part}_y has shape {values.shape}, expected ({n},), one label a row of {part}_X")
+    if values.dtype.kind not in "iu":
+        raise FedgeoError(f"{file}: {part}_y must hold whole numbers, not {values.dtype}")
+    if (negative := np.flatnonzero(values < 0)).size:
+        raise FedgeoError(f"{file}: domain {part!r}, row {negative[0]}: label {values[negative[0]]} is negative")
+    return values.astype(np.int64)
+
+
+def _classes(
+    file: Path, archive: np.lib.npyio.NpzFile, values: dict[str, np.ndarray]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Class names, and the labels of all domains as indices into them."""
+    every = np.concatenate(list(values.values()))
+    if "classes" not in archive.files:
+        present, labels = np.unique(every, return_inverse=True)
+        return tuple(str(value) for value in present), labels.astype(np.int64)
+    names = tuple(str(name) for name in archive["classes"])
+    if len(set(names)) != len(names):
+        raise FedgeoError(f"{file}: classes names a class twice: {sorted(n for n in set(names) if names.count(n) > 1)}")
+    for part, labels in values.items():
+        if (beyond := np.flatnonzero(labels >= len(names))).size:
+            row = beyond[0]
+            raise FedgeoError(
+                f"{file}: domain {part!r}, row {row}: label {labels[row]}, but there are {len(names)} classes (0 to "
+                f"{len(names) - 1})"
+            )
+    return names, every
+
+
+def _split(file: Path, archive: np.lib.npyio.NpzFile, part: str, n: int) -> np.ndarray:
+    key = f"{part}_split"
+    if key not in archive.files:
+        return np.full(n, UNSET, np.int8)
+    values = archive[key]
+    known: dict[str | int, int] = dict(_OFFICIAL) | {value: value for value in (TRAIN, VAL, TEST, UNSET)}
+    if values.shape != (n,):
+        raise FedgeoError(f"{file}: {key} has shape {values.shape}, expected ({n},)")
+    if unknown := sorted({str(value) for value in values.tolist() if value not in known}):
+        raise FedgeoError(f"{file}: {key} holds {unknown}: expected train, val, test or 0, 1, 2, -1")
+    return np.array([known[value] for value in values.tolist()], np.int8)

@@ -1,0 +1,60 @@
+"""What a data set holds before it is split among clients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from app.errors import FedgeoError
+
+UNSET, TRAIN, VAL, TEST = -1, 0, 1, 2
+
+
+class Images(Protocol):
+    """A sequence of images that are opened one at a time, when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Image.Image:
+        """The image at ``index``, decoded. Raises FedgeoError naming the file if it cannot be read."""
+        ...
+
+    def name(self, index: int) -> str:
+        """What to call the image in an error message (its path, or its place in the archive)."""
+        ...
+
+    def digest(self, index: int) -> str:
+        """A hash of the image's content, the key of the embedding cache."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """Labelled samples with their domains, in a fixed order that every process reproduces.
+
+    labels: int64 (n,), an index into ``classes``. domain: int64 (n,), an index into ``domains``.
+    split: int8 (n,), TRAIN, VAL or TEST where the set comes with one, UNSET where it does not.
+    Exactly one of ``features`` (n, p) and ``images`` (length n) is given.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    labels: np.ndarray
+    domain: np.ndarray
+    split: np.ndarray
+    features: np.ndarray | None = None
+    images: Images | None = None
+
+    def __post_init__(self) -> None:
+        if (self.features is None) == (self.images is None):
+            raise FedgeoError(f"{self.name}: exactly one of features and images must be given")
+        content: Sequence | Images | np.ndarray = self.features if self.features is not None else self.images  # type: ignore[assignment]
+        sizes = {len(self.labels), len(self.domain), len(self.split), len(content)}
+        if len(sizes) != 1:
+            raise FedgeoError(f"{self.name}: labels, domains, split and samples differ in number: {sorted(sizes)}")
+
+    def __len__(self) -> int:
+        return len(self.labels)

@@ -1,0 +1,159 @@
+"""CohortGrid: the server sees one logical client each, whatever node hosts it."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from app import messages as records
+from app.errors import FedgeoError
+from app.node import hosted
+
+
+@dataclass
+class Traffic:
+    """What went over the grid since it was last taken: array payload in bytes, replies, failures, losses."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    replies: int = 0
+    failures: dict[int, str] = field(default_factory=dict)
+    losses: list[tuple[float, float]] = field(default_factory=list)  # (examples, train loss) of each client
+
+    @property
+    def train_loss(self) -> float | None:
+        """The mean of the clients' training losses, weighted by their examples."""
+        total = sum(weight for weight, _ in self.losses)
+        return sum(weight * loss for weight, loss in self.losses) / total if total else None
+
+
+class CohortGrid(Grid):
+    """A grid over another one. Its node ids are the logical clients 0..K-1.
+
+    Clients of one node that are sent the same content share one message. Every client that is asked gets one
+    reply or one error of its own, and replies come in client order. ``select`` narrows the clients that
+    strategies see, so that every strategy takes this round's participants and no others.
+    """
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+        self.host: dict[int, int] = {}  # client -> node
+        self.peak_memory_mb = 0.0  # of the largest process that answered
+        self._selected: list[int] = []
+        self._traffic = Traffic()
+
+    def discover(self, clients: int, deadline: float) -> None:
+        """Wait for all nodes of a simulation and learn which clients each of them hosts.
+
+        Nodes register late: the first one says how many there are, then that many are waited for.
+        Raises FedgeoError when ``deadline`` seconds have passed.
+        """
+        end = time.monotonic() + deadline
+        first = self._wait(1, end)[:1]
+        ((_, places),) = self._places(first, end).values()
+        nodes = self._wait(places, end)
+        for node, (place, _) in self._places(nodes, end).items():
+            self.host.update(dict.fromkeys(hosted(clients, place, places), node))
+        if len(self.host) != clients:
+            raise FedgeoError(f"{len(nodes)} nodes answered, but they host {len(self.host)} of {clients} clients")
+        self.select()
+
+    def _wait(self, number: int, end: float) -> list[int]:
+        while len(nodes := sorted(self.inner.get_node_ids())) < number:
+            if time.monotonic() > end:
+                raise FedgeoError(f"{len(nodes)} of {number} nodes registered within federation.deadline")
+            time.sleep(0.05)
+        return nodes
+
+    def _places(self, nodes: list[int], end: float) -> dict[int, tuple[int, int]]:
+        replies = list(
+            self.inner.send_and_receive(
+                [records.place_request(node) for node in nodes], timeout=max(1.0, end - time.monotonic())
+            )
+        )
+        for reply in replies:
+            if reply.has_error():
+                raise FedgeoError(f"a node failed at its first message: {reply.error.reason}")
+        if len(replies) < len(nodes):
+            raise FedgeoError(f"{len(replies)} of {len(nodes)} nodes answered within federation.deadline")
+        return {reply.metadata.src_node_id: records.read_place(reply.content) for reply in replies}
+
+    @property
+    def clients(self) -> list[int]:
+        """All logical clients."""
+        return sorted(self.host)
+
+    def select(self, clients: Iterable[int] | None = None) -> None:
+        """Let strategies see these clients only; all of them where none are given."""
+        self._selected = self.clients if clients is None else sorted(clients)
+
+    def take_traffic(self) -> Traffic:
+        """What was exchanged since the last call."""
+        taken, self._traffic = self._traffic, Traffic()
+        return taken
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self._selected)
+
+    def send_and_receive(  # type: ignore[override]
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Ask clients and wait. Returns one reply or error for each that was asked, in client order."""
+        requests = {message.metadata.dst_node_id: message for message in messages}
+        parts, errors = self._exchange(requests, timeout)
+        replies = []
+        for client, request in sorted(requests.items()):
+            self._traffic.bytes_down += records.payload_bytes(request.content)
+            if client in parts:
+                self._traffic.bytes_up += records.payload_bytes(parts[client])
+                self._traffic.replies += 1
+                self._traffic.losses += records.read_loss(parts[client])
+                replies.append(Message(parts[client], reply_to=request))
+            else:
+                self._traffic.failures[client] = errors.get(client, "no answer")
+                replies.append(records.error_reply(request, self._traffic.failures[client]))
+        return replies
+
+    def _exchange(
+        self, requests: dict[int, Message], timeout: float | None
+    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+        """One message a node and content; returns the clients' contents and errors."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for client in sorted(requests):
+            groups.setdefault((self.host[client], id(requests[client].content)), []).append(client)
+        sent = [records.cohort_message(requests[group[0]], node, group) for (node, _), group in groups.items()]
+        parts: dict[int, RecordDict] = {}
+        errors: dict[int, str] = {}
+        for reply in self.inner.send_and_receive(sent, timeout=timeout):
+            if reply.has_error():  # a node that died answers under another id: its clients stay without answer
+                lost = [c for c in requests if self.host[c] == reply.metadata.src_node_id]
+                errors.update(dict.fromkeys(lost, reply.error.reason or "the node failed"))
+                continue
+            peak, answered, failed = records.split(reply.content)
+            self.peak_memory_mb = max(self.peak_memory_mb, peak)
+            parts.update({client: part for client, part in answered.items() if client in requests})
+            errors.update(failed)
+        return parts, errors
+
+    # --- what the inner grid does as it is ---
+
+    def set_run(self, run: Run) -> None:
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        return self.inner.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        raise NotImplementedError("logical clients are asked with send_and_receive, which keeps their order")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        raise NotImplementedError("logical clients are asked with send_and_receive, which keeps their order")

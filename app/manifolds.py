@@ -1,0 +1,162 @@
+"""The two manifolds of FedSPDnet: Stiefel (BiMap weights) and SPD matrices (covariances).
+
+St(p, k) is the set of p x k matrices with orthonormal columns, with the Euclidean metric. Equation numbers are those
+of the FedSPDnet paper. Everything computes in float64.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from app.errors import FedgeoError
+
+# A mean of orthonormal matrices shrinks where they disagree: its singular values are 1 where all agree and 0 where
+# they cancel. Below this the clients have cancelled each other out and the direction that is left means nothing.
+RANK_LOSS = 1e-3
+
+
+class _PolarFactor(torch.autograd.Function):
+    """A -> A (A^T A)^{-1/2} with its exact adjoint.
+
+    Autograd through the SVD divides by differences of squared singular values. In a local trivialisation they are all 1
+    at the first step, so that it gives NaN; the adjoint below divides by their sums.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, name: str) -> Tensor:
+        u, s, vh = torch.linalg.svd(a, full_matrices=False)
+        if bool((s[..., -1] <= torch.finfo(a.dtype).eps * a.shape[-2] * s[..., 0]).any()):
+            raise FedgeoError(f"{name}: has not full column rank, so it has no orthogonal polar factor")
+        p = u @ vh
+        ctx.save_for_backward(p, s, vh)
+        return p
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (g,) = grads
+        p, s, vh = ctx.saved_tensors
+        ptg = p.mT @ g
+        # H Y + Y H = P^T G - G^T P, solved in the eigenbasis of H = V diag(s) V^T
+        y = vh.mT @ ((vh @ (ptg - ptg.mT) @ vh.mT) / (s.unsqueeze(-1) + s.unsqueeze(-2))) @ vh
+        normal = (g - p @ ptg) @ (vh.mT / s.unsqueeze(-2)) @ vh
+        return normal + p @ y, None
+
+
+def uf(a: Tensor, name: str = "matrix") -> Tensor:
+    """The orthogonal factor of the polar decomposition, A (A^T A)^{-1/2}: the nearest point of St(p, k).
+
+    a: (..., p, k), p >= k. Returns the same shape and dtype, differentiable once. FedgeoError, with ``name``, where A lacks full
+    column rank (the factor is not unique).
+    """
+    return _PolarFactor.apply(a, name)
+
+
+def project(w: Tensor, x: Tensor) -> Tensor:
+    """(1) The orthogonal projection P_W(X) of X onto the tangent space of St(p, k) at W. Shapes (..., p, k)."""
+    wtx = w.mT @ x
+    return x - 0.5 * (w @ (wtx + wtx.mT))
+
+
+def retract(w: Tensor, x: Tensor, name: str = "matrix") -> Tensor:
+    """(2) The retraction R_W(X) = uf(W + X) of a tangent vector X at W. Shapes (..., p, k)."""
+    return uf(w + x, name)
+
+
+def lift(w: Tensor, v: Tensor) -> Tensor:
+    """(10) The lifting L_W(V) = P_W(V - W) of a point V into the tangent space at W. Shapes (..., p, k)."""
+    return project(w, v - w)
+
+
+def distance_to_stiefel(w: Tensor) -> float:
+    """The Frobenius norm of W^T W - I, the largest over leading dimensions: how far W (..., p, k) is from St(p, k)."""
+    eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
+    return float(torch.linalg.matrix_norm(w.mT @ w - eye).max())
+
+
+def random_stiefel(p: int, k: int, generator: torch.Generator) -> Tensor:
+    """A point drawn uniformly (Haar) from St(p, k), float64, on the CPU: the polar factor of a Gaussian matrix."""
+    if not 1 <= k <= p:
+        raise FedgeoError(f"no {p} x {k} matrix has {k} orthonormal columns: the width must be between 1 and {p}")
+    return uf(torch.randn(p, k, dtype=torch.float64, generator=generator))
+
+
+def proj_avg(ws: Sequence[Tensor] | Tensor, weights: Sequence[float] | None = None, name: str = "matrix") -> Tensor:
+    """(7) ProjAvg: the arithmetic mean of points of St(p, k), put back on the manifold by ``uf``.
+
+    ws: the clients' (p, k) matrices, stacked or in a sequence. weights: one a client, not negative, equal if None. Returns (p, k)
+    float64. FedgeoError naming the layer ``name`` where the mean is near rank loss or a matrix is not finite.
+    """
+    return uf(_mean(ws, weights, name), name)
+
+
+def rl_avg(
+    w_t: Tensor, ws: Sequence[Tensor] | Tensor, weights: Sequence[float] | None = None, name: str = "matrix"
+) -> Tensor:
+    """(11) RLAvg: retract at the previous global W_t the mean of the clients' matrices lifted there.
+
+    w_t: (p, k), the matrix that the clients started from. ws, weights, name and errors as in ``proj_avg``. The lifting is linear
+    in V - W_t, so that the mean of the liftings is the lifting of the mean.
+    """
+    w_t = w_t.to(torch.float64)
+    return retract(w_t, lift(w_t, _mean(ws, weights, name)), name)
+
+
+def _mean(ws: Sequence[Tensor] | Tensor, weights: Sequence[float] | None, name: str) -> Tensor:
+    """The weighted mean of the matrices, float64, refused where its polar factor would be meaningless."""
+    stacked = torch.stack(list(ws)).to(torch.float64)
+    finite = torch.isfinite(stacked).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise FedgeoError(f"{name}: matrix {int(finite.int().argmin())} of {len(stacked)} holds a value that is not finite")
+    shares = torch.ones(len(stacked), dtype=torch.float64) if weights is None else torch.as_tensor(weights).to(torch.float64)
+    if shares.shape != (len(stacked),) or not bool((shares >= 0).all()) or not 0 < float(shares.sum()) < float("inf"):
+        raise FedgeoError(f"{name}: expected {len(stacked)} weights, none negative and not all 0, got {shares.tolist()}")
+    mean = torch.tensordot((shares / shares.sum()).to(stacked.device), stacked, dims=1)
+    smallest = float(torch.linalg.svdvals(mean)[-1])
+    if smallest < RANK_LOSS:
+        raise FedgeoError(
+            f"{name}: the clients' matrices cancel out (smallest singular value of their mean {smallest:.1e}, at least "
+            f"{RANK_LOSS:g} is needed): let all clients start from the same weights, or train fewer local steps a round"
+        )
+    return mean
+
+
+def spectral(s: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """U f(lambda) U^T of symmetric matrices S = U diag(lambda) U^T. Shapes (..., n, n); reads the lower triangle."""
+    values, vectors = torch.linalg.eigh(s)
+    return (vectors * function(values).unsqueeze(-2)) @ vectors.mT
+
+
+def tangent_sum(covariances: Tensor, m: Tensor) -> Tensor:
+    """What a site sends for one step of the federated Riemannian mean: the sum of log(M^{-1/2} S_i M^{-1/2}).
+
+    covariances: (n, c, c) SPD. m: (c, c) SPD, the server's current mean. Returns (c, c) float64, in the whitened coordinates at M
+    that ``karcher_step`` reads. FedgeoError where a matrix is not positive definite.
+    """
+    whitening = spectral(m.to(torch.float64), torch.rsqrt)
+    values, vectors = torch.linalg.eigh(whitening @ covariances.to(torch.float64) @ whitening)
+    definite = values[:, 0] > torch.finfo(values.dtype).eps * values.shape[-1] * values[:, -1]
+    if not bool(definite.all()):
+        raise FedgeoError(
+            f"covariance {int(definite.int().argmin())} of {len(definite)} is not positive definite, and has no logarithm: "
+            "use a shrinkage estimator (oas, lwf), or drop a channel where an average reference cost one rank"
+        )
+    return ((vectors * values.log().unsqueeze(-2)) @ vectors.mT).sum(0)
+
+
+def karcher_step(m: Tensor, sums: Sequence[Tensor], counts: Sequence[int], step: float = 1.0) -> tuple[Tensor, float]:
+    """The server's step towards the Riemannian mean of all sites' covariances: M <- M^{1/2} exp(step J) M^{1/2}.
+
+    m: (c, c) SPD. sums: each site's ``tangent_sum`` at m; counts: how many covariances each summed. J is their pooled mean.
+    Returns the next M, float64, and the Frobenius norm of J, the affine-invariant gradient, which is 0 at the mean. Begin
+    at the pooled arithmetic mean, and halve ``step`` whenever the norm has not fallen (data spread very widely).
+    """
+    if len(sums) != len(counts) or sum(counts) <= 0:
+        raise FedgeoError(f"{len(sums)} sums of tangent vectors came with counts {list(counts)}: one positive count each")
+    mean = torch.stack(list(sums)).to(torch.float64).sum(0) / sum(counts)
+    root = spectral(m.to(torch.float64), torch.sqrt)
+    moved = root @ spectral(step * mean, torch.exp) @ root
+    return 0.5 * (moved + moved.mT), float(torch.linalg.matrix_norm(mean))

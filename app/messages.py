@@ -1,0 +1,265 @@
+"""The only file that knows Flower's records: what each message holds, and how clients share one.
+
+A node hosts a cohort of clients. ``request`` builds what the server asks of all of them; ``answer`` runs a
+handler once a client and joins the replies to one message; ``split`` takes that message apart again. Joined
+arrays are concatenated along their first axis, so a reply is as large as its parts.
+"""
+
+import json
+import logging
+import resource
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+
+from app.algorithms.base import Update
+from app.errors import FedgeoError
+from app.models.base import Weights
+
+log = logging.getLogger(__name__)
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
+COHORT = "cohort"
+TRAIN = "train"
+PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
+EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
+CLIENT_ERROR = 1000  # Flower keeps the codes below for itself
+SCALAR = -1  # in place of a row count: the array has no axis to concatenate along
+
+
+# --- arrays -----------------------------------------------------------------------------------------
+
+
+def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Named numpy arrays as a record, in their own order."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """The arrays of a record by name."""
+    return {name: value.numpy() for name, value in record.items()}
+
+
+def weights_record(weights: Weights, extra: Weights | None = None) -> ArrayRecord:
+    """Model weights, and what a method sends beside them under the prefix ``extra/``."""
+    named = {**weights, **{EXTRA + name: value for name, value in (extra or {}).items()}}
+    return to_record({name: value.detach().cpu().numpy() for name, value in named.items()})
+
+
+def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
+    """(weights, extra) of a record made by ``weights_record``."""
+    tensors = {name: torch.from_numpy(np.array(value)) for name, value in from_record(record).items()}
+    weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
+    extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
+    return weights, extra
+
+
+def payload_bytes(content: RecordDict) -> int:
+    """Bytes of array payload in a message, without headers: the same on every engine."""
+    total = 0
+    for record in content.array_records.values():
+        for array in record.values():
+            total += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+    return total
+
+
+# --- one client's content ---------------------------------------------------------------------------
+
+
+def metrics_record(values: Mapping[str, float | int]) -> MetricRecord:
+    """Plain numbers only: Flower refuses numpy scalars, bool and None."""
+    return MetricRecord({name: v if isinstance(v, int) else float(v) for name, v in values.items()})
+
+
+def text_content(value: Any) -> RecordDict:
+    """Any JSON value, for what is said in words (hello)."""
+    return RecordDict({CONFIG: ConfigRecord({"json": json.dumps(value)})})
+
+
+def read_text(content: RecordDict) -> Any:
+    """The value that ``text_content`` was given."""
+    return json.loads(cast(str, content.config_records[CONFIG]["json"]))
+
+
+def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | int]) -> RecordDict:
+    """A training reply as Flower's own strategies want it: one ArrayRecord, one MetricRecord."""
+    return RecordDict({ARRAYS: weights_record(weights, extra), METRICS: metrics_record(metrics)})
+
+
+def read_update(reply: Message) -> Update:
+    """One client's training reply. Raises FedgeoError naming the client if a weight is not finite."""
+    client = reply.metadata.src_node_id
+    weights, extra = split_weights(reply.content.array_records[ARRAYS])
+    for name, value in {**weights, **extra}.items():
+        if not bool(torch.isfinite(value).all()):
+            raise FedgeoError(f"client {client}: {name} holds values that are not finite")
+    return Update(client, weights, extra, number(reply.content.metric_records[METRICS], "num-examples"))
+
+
+def read_round(content: RecordDict) -> int:
+    """The round a training message is for."""
+    return int(cast(int, content.config_records[CONFIG]["server-round"]))
+
+
+def read_digest(content: RecordDict) -> str:
+    """The digest of the geometry to train with, '' for none."""
+    return str(content.config_records[CONFIG].get("geometry", ""))
+
+
+# --- cohorts ----------------------------------------------------------------------------------------
+
+
+def cohort_message(message: Message, node: int, clients: list[int]) -> Message:
+    """The message to ``node`` that asks what ``message`` asks, of these of its clients."""
+    content = RecordDict(dict(message.content.items()))
+    content[COHORT] = ConfigRecord({"clients": clients})
+    return Message(
+        content, node, message.metadata.message_type, ttl=message.metadata.ttl, group_id=message.metadata.group_id
+    )
+
+
+def answer(
+    message: Message, hosted: list[int], handle: Callable[[int, RecordDict], RecordDict]
+) -> Message:
+    """Run ``handle`` for each client that ``message`` asks for (all ``hosted`` where it names none).
+
+    A client that raises becomes an error of its own and leaves the others be. Only clients that this node hosts
+    are served.
+    """
+    asked = hosted
+    if COHORT in message.content.config_records:
+        asked = [int(c) for c in cast(list[int], message.content.config_records[COHORT]["clients"])]
+    replies: dict[int, RecordDict] = {}
+    errors: dict[int, str] = {}
+    for client in asked:
+        try:
+            if client not in hosted:
+                raise FedgeoError(f"client {client} is not on this node, which hosts {hosted}")
+            replies[client] = handle(client, message.content)
+        except FedgeoError as error:
+            errors[client] = str(error)
+        except Exception as error:  # the others' work must not be lost
+            log.exception("client %d", client)
+            errors[client] = f"{type(error).__name__}: {error}"
+    content = join(replies)
+    content[COHORT] = cohort_record(list(replies), errors)
+    return Message(content, reply_to=message)
+
+
+def cohort_record(clients: list[int], errors: Mapping[int, str]) -> ConfigRecord:
+    """Which clients a joined reply holds, in order, and the errors of the others."""
+    return ConfigRecord(
+        {
+            "clients": clients,
+            "failed": list(errors),
+            "errors": list(errors.values()),
+            "peak_memory_mb": peak_memory_mb(),
+        }
+    )
+
+
+def join(replies: Mapping[int, RecordDict]) -> RecordDict:
+    """One RecordDict from one a client; all must hold the same records with the same names."""
+    joined = RecordDict()
+    if not replies:
+        return joined
+    parts = list(replies.values())
+    for key, record in parts[0].items():
+        records = [part[key] for part in parts]
+        if isinstance(record, ArrayRecord):
+            arrays: dict[str, np.ndarray] = {}
+            rows: dict[str, Any] = {}
+            for name in record:
+                values = [cast(ArrayRecord, r)[name].numpy() for r in records]
+                scalar = values[0].ndim == 0
+                rows[name] = [SCALAR if scalar else len(v) for v in values]
+                arrays[name] = np.stack(values) if scalar else np.concatenate(values)
+            joined[key] = to_record(arrays)
+            joined[f"{key}.rows"] = ConfigRecord(rows)
+        elif isinstance(record, MetricRecord):
+            joined[key] = MetricRecord({n: [cast(float, r[n]) for r in records] for n in record})
+        else:
+            joined[key] = ConfigRecord({n: [cast(str, r[n]) for r in records] for n in record})
+    return joined
+
+
+def split(content: RecordDict) -> tuple[float, dict[int, RecordDict], dict[int, str]]:
+    """(the node's peak memory in MB, {client: its content}, {client: its error}) of a joined reply."""
+    cohort = content.config_records[COHORT]
+    clients = [int(c) for c in cast(list[int], cohort["clients"])]
+    errors = dict(zip(cast(list[int], cohort["failed"]), cast(list[str], cohort["errors"]), strict=True))
+    parts = {client: RecordDict() for client in clients}
+    for key, record in content.items():
+        if key == COHORT or key.endswith(".rows"):
+            continue
+        if isinstance(record, ArrayRecord):
+            rows = content.config_records[f"{key}.rows"]
+            taken = {name: _rows(value.numpy(), cast(list[int], rows[name])) for name, value in record.items()}
+            for i, client in enumerate(clients):
+                parts[client][key] = to_record({name: values[i] for name, values in taken.items()})
+        else:
+            kind = type(record)
+            for i, client in enumerate(clients):
+                parts[client][key] = kind({n: cast(list, values)[i] for n, values in record.items()})
+    return float(cast(float, cohort["peak_memory_mb"])), parts, errors
+
+
+def _rows(values: np.ndarray, rows: list[int]) -> list[np.ndarray]:
+    """The clients' pieces of a joined array."""
+    if rows and rows[0] == SCALAR:
+        return [np.asarray(v) for v in values]
+    if sum(rows) != len(values) or min(rows, default=0) < 0:
+        raise FedgeoError(f"a joined reply has {len(values)} rows where its clients claim {rows}")
+    return np.split(values, np.cumsum(rows)[:-1])
+
+
+def error_reply(request: Message, reason: str) -> Message:
+    """A client's error as Flower's strategies see it."""
+    return Message(Error(CLIENT_ERROR, reason), reply_to=request)
+
+
+def place_request(node: int) -> Message:
+    """The first message to a node: which place it has in the simulation."""
+    return Message(RecordDict(), node, PLACE)
+
+
+def place_reply(message: Message, context: Context) -> Message:
+    """A simulated node's answer: partition-id and num-partitions."""
+    place = ConfigRecord({"place": list(node_place(context))})
+    return Message(RecordDict({CONFIG: place}), reply_to=message)
+
+
+def read_place(content: RecordDict) -> tuple[int, int]:
+    """(partition-id, num-partitions) of a place reply."""
+    place, places = cast(list[int], content.config_records[CONFIG]["place"])
+    return int(place), int(places)
+
+
+def node_place(context: Context) -> tuple[int, int]:
+    """(partition-id, num-partitions) of a simulated node. Raises FedgeoError for any other node."""
+    if set(context.node_config) != {"partition-id", "num-partitions"}:
+        raise FedgeoError(
+            f"node-config must hold exactly partition-id and num-partitions, not {sorted(context.node_config)}"
+        )
+    return int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+
+
+def read_loss(content: RecordDict) -> list[tuple[float, float]]:
+    """[(examples, training loss)] of a training reply, [] of any other."""
+    metrics = content.metric_records.get(METRICS)
+    if metrics is None or "train_loss" not in metrics:
+        return []
+    return [(number(metrics, "num-examples"), number(metrics, "train_loss"))]
+
+
+def number(metrics: MetricRecord, name: str) -> float:
+    """A metric that is one number."""
+    return float(cast(float, metrics[name]))
+
+
+def peak_memory_mb() -> float:
+    """The largest resident size this process has had, in MB (10^6 bytes)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -1,0 +1,28 @@
+"""Generators from keys, and the one-thread rule: what makes a run repeatable in any process."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+SHUFFLE, INITIAL = 11, 12  # so that one seed gives each task a stream of its own
+
+
+def generator(*key: int) -> torch.Generator:
+    """A torch generator whose stream depends on the integers of ``key`` alone."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state) % 2**63)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One compute thread in torch and BLAS: sums come out the same everywhere, and workers do not crowd."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,34 @@
+"""Which strategy a configuration asks for."""
+
+import inspect
+
+from flwr.serverapp.strategy import Strategy
+
+from app import algorithms
+from app.config import Config, Method
+from app.errors import FedgeoError
+from app.node import code_hash
+from app.strategies.federated import Federated
+from app.strategies.ggeur import GGEUR
+from app.strategies.phased import Phased
+
+
+def build(config: Config, clients: int) -> Phased:
+    """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs."""
+    base = build_base(config.method, clients)
+    if config.augmentation.kind == "none":
+        return Phased(base, config.federation, config.seed, code_hash())
+    return GGEUR(base, config.federation, config.seed, code_hash(), config.augmentation)
+
+
+def build_base(method: Method, clients: int) -> Strategy:
+    """One of our algorithms, or a Flower strategy named by its class, unchanged."""
+    found = algorithms.resolve(method.target)
+    if not issubclass(found, Strategy):
+        return Federated(algorithms.load(method.target, **method.settings), clients)
+    allowed = inspect.signature(found).parameters
+    unknown = sorted(set(method.settings) - set(allowed))
+    if unknown:
+        raise FedgeoError(f"method.{unknown[0]}: {method.name} has no such setting; it has {', '.join(allowed)}")
+    sampling = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_evaluate_nodes": 0, "min_available_nodes": 1}
+    return found(**sampling, **method.settings)

@@ -1,0 +1,25 @@
+"""Running an experiment in process, for tests."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import client_app
+from app.config import load
+from app.engines.inprocess import InProcessGrid
+from app.server import run
+
+TIMES = ("seconds",)
+
+
+def run_in_process(run_dir: Path, *overrides: str, nodes: int = 1) -> dict[str, Any]:
+    """The summary of one run with ``overrides`` over ``nodes`` in-process nodes."""
+    words = " ".join([*overrides, f"run_dir={run_dir}"])
+    grid = InProcessGrid(client_app.app, {"experiment": "quickstart", "overrides": words}, nodes=nodes)
+    return run(grid, load(words), run_dir)
+
+
+def rounds(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of rounds.jsonl without what a clock says."""
+    lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]

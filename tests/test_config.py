@@ -1,0 +1,77 @@
+"""The configuration: one line for every fault, overrides that mean what they say, variants in between."""
+
+import pytest
+
+from app.config import CONF, Config, dump, known_keys, load
+from app.errors import FedgeoError
+
+FAULTS = [
+    ("foo=1", "foo: no such key"),
+    ("training.lrr=1", "did you mean training.lr"),
+    ("training.lr=abc", "training.lr=abc: must be a valid number"),
+    ("training.lr=-1", "training.lr=-1: must be greater than 0"),
+    ("augmentation.target=0", "augmentation.target=0: must be greater than or equal to 1"),
+    ("augmentation.scale=cubic", "augmentation.scale=cubic: must be 'sqrt' or 'lambda'"),
+    ("augmentation=other", "augmentation=other: must be one of "),
+    ("federation.rounds=2.5", "federation.rounds=2.5: must be a valid integer"),
+    ("federation.participation=0", "federation.participation=0: must be 'all' or "),
+    ("federation.participation=1.5", "federation.participation=1.5: must be 'all' or "),
+    ("seed=-1", "seed=-1: must be greater than or equal to 0"),
+    ("experiment=nothing", "experiment=nothing: must be one of "),
+    ("variant=best", "variant=best"),
+    ("engine=fast", "engine=fast: must be 'flower', 'inprocess' or 'deployment'"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), FAULTS)
+def test_a_fault_is_one_line_that_names_the_key(override: str, message: str) -> None:
+    with pytest.raises(FedgeoError) as caught:
+        load([override])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sentence_is_no_override() -> None:
+    with pytest.raises(FedgeoError):
+        load(["run it please"])
+
+
+def test_the_default_is_the_quickstart() -> None:
+    config = load()
+    assert (config.experiment, config.seed, config.augmentation.kind) == ("quickstart", 1, "ggeur")
+    assert config.federation.clients == 10
+    assert load(experiment="quickstart") == config
+
+
+def test_overrides_beat_the_experiment() -> None:
+    config = load("federation.rounds=3 augmentation=repeat training.lr=0.5")
+    assert (config.federation.rounds, config.augmentation.kind, config.training.lr) == (3, "repeat", 0.5)
+
+
+def test_participation_is_all_a_share_or_a_number() -> None:
+    assert load("federation.participation=0.5").federation.participation == 0.5
+    assert load("federation.participation=3").federation.participation == 3
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (CONF / "experiment").glob("[!_]*.yaml")))
+@pytest.mark.parametrize("variant", ["recommended", "paper", "authors"])
+def test_every_preset_composes_in_every_variant(name: str, variant: str) -> None:
+    try:
+        config = load([f"experiment={name}", f"variant={variant}"])
+    except FedgeoError as error:
+        assert "has no such variant" in str(error)
+        assert variant != "recommended"
+    else:
+        assert isinstance(config, Config)
+        assert config.experiment == name
+
+
+def test_method_and_encoder_keep_their_own_settings() -> None:
+    config = load("method=fedprox method.mu=0.25 encoder.size=4")
+    assert config.method.settings == {"mu": 0.25}
+    assert config.encoder.settings == {"size": 4}
+    assert "mu: 0.25" in dump(config)
+
+
+def test_known_keys_are_dotted() -> None:
+    assert {"seed", "training.lr", "federation.rounds"} <= set(known_keys())

@@ -1,0 +1,98 @@
+"""Messages: what goes in comes out, alone and joined with others."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app import messages
+from app.errors import FedgeoError
+
+
+@pytest.fixture(autouse=True)
+def identity() -> None:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
+
+
+def reply(seed: int, rows: int) -> RecordDict:
+    rng = np.random.default_rng(seed)
+    arrays = {"ragged": rng.normal(size=(rows, 3)), "same": rng.normal(size=(2,)).astype(np.float32)}
+    arrays |= {"count": np.array(rows, dtype=np.int64)}
+    record = RecordDict({messages.ARRAYS: messages.to_record(arrays)})
+    record[messages.METRICS] = messages.metrics_record({"num-examples": rows, "loss": float(seed)})
+    record[messages.CONFIG] = messages.text_content({"seed": seed})[messages.CONFIG]
+    return record
+
+
+@given(st.dictionaries(st.integers(0, 50), st.integers(0, 4), min_size=1, max_size=6))
+def test_joined_replies_come_apart_as_they_were(sizes: dict[int, int]) -> None:
+    originals = {client: reply(client, rows) for client, rows in sizes.items()}
+    joined = messages.join(originals)
+    joined[messages.COHORT] = messages.cohort_record(list(originals), {99: "broken"})
+    _, parts, errors = messages.split(joined)
+    assert errors == {99: "broken"}
+    assert list(parts) == list(originals)
+    for client, part in parts.items():
+        before = messages.from_record(originals[client].array_records[messages.ARRAYS])
+        after = messages.from_record(part.array_records[messages.ARRAYS])
+        assert before.keys() == after.keys()
+        for name in before:
+            assert before[name].dtype == after[name].dtype
+            np.testing.assert_array_equal(before[name], after[name])
+        assert part[messages.METRICS] == originals[client][messages.METRICS]
+        assert messages.read_text(part) == {"seed": client}
+
+
+def test_rows_that_do_not_add_up_are_refused() -> None:
+    joined = messages.join({0: reply(0, 2), 1: reply(1, 3)})
+    joined[messages.COHORT] = messages.cohort_record([0, 1], {})
+    joined.config_records[f"{messages.ARRAYS}.rows"]["ragged"] = [2, 9]
+    with pytest.raises(FedgeoError, match="rows"):
+        messages.split(joined)
+
+
+def test_weights_and_extra_are_told_apart() -> None:
+    weights, extra = {"linear.weight": torch.ones(2, 3)}, {"control/linear.weight": torch.zeros(2, 3)}
+    found, beside = messages.split_weights(messages.weights_record(weights, extra))
+    assert found.keys() == weights.keys() and beside.keys() == extra.keys()
+    assert torch.equal(found["linear.weight"], weights["linear.weight"])
+
+
+def test_payload_counts_array_bytes_only() -> None:
+    arrays = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.int64), "c": np.array(1.0)}
+    content = RecordDict({messages.ARRAYS: messages.to_record(arrays)})
+    assert messages.payload_bytes(content) == 3 * 4 * 4 + 5 * 8 + 8
+
+
+def context(**config: int | str) -> Context:
+    return Context(1, 1, dict(config), RecordDict(), {})
+
+
+def test_a_client_that_raises_leaves_the_others_be() -> None:
+    request = messages.cohort_message(Message(RecordDict(), 0, messages.HELLO), 7, [1, 2, 3])
+
+    def handle(client: int, _: RecordDict) -> RecordDict:
+        if client == 2:
+            raise ZeroDivisionError("by zero")
+        return reply(client, 1)
+
+    _, parts, errors = messages.split(messages.answer(request, [1, 2], handle).content)
+    assert list(parts) == [1]
+    assert errors[2] == "ZeroDivisionError: by zero"
+    assert "client 3 is not on this node" in errors[3]
+
+
+def test_only_simulated_nodes_have_a_place() -> None:
+    assert messages.node_place(context(**{"partition-id": 2, "num-partitions": 5})) == (2, 5)
+    with pytest.raises(FedgeoError, match="data-path"):
+        messages.node_place(context(**{"partition-id": 2, "num-partitions": 5, "data-path": "x"}))
+
+
+def test_weights_that_are_not_finite_are_refused_by_client() -> None:
+    request = Message(RecordDict(), 4, messages.TRAIN)
+    bad = messages.train_reply({"w": torch.tensor([1.0, float("nan")])}, {}, {"num-examples": 3})
+    with pytest.raises(FedgeoError, match="client 4: w holds values that are not finite"):
+        messages.read_update(Message(bad, reply_to=request))
