@@ -80,9 +80,9 @@ class AugmentedSet:
     class, source, block) alone and is always drawn and multiplied as 256 whole rows, so that the set is the
     same to the bit in whatever order, and however often, its blocks are read.
 
-    counts: int64 (classes,), samples of each class in all. added: how many of them were drawn. sizes: int64,
-    the samples of each block. unshaped: class -> drawn samples that are bare anchors, the geometry having no
-    shape of the class (kind ``ggeur``).
+    counts: int64 (classes,), samples of each class in all. added: how many of them were drawn; perturbed: how many
+    of those along a shape. unshaped: class -> drawn samples that are bare anchors, the geometry having no shape of
+    the class (kind ``ggeur``). sizes: int64, the samples of each block.
 
     Raises FedgeoError, naming the client, for wrong shapes, values that are not finite, labels out of range.
     """
@@ -110,17 +110,18 @@ class AugmentedSet:
         self._firsts: list[int] = []  # the first block of each source
         self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
         self.unshaped: dict[int, int] = {}
-        perturbed: list[bool] = [False] * len(sizes)
+        shaped = [False] * len(sizes)
         for source in self._sources:
             self._firsts.append(len(sizes))
             sizes += _split(source.total)
             self.counts[source.label] += source.total
-            perturbed += [source.shape is not None] * (len(sizes) - len(perturbed))
+            shaped += [source.shape is not None] * (len(sizes) - len(shaped))
             if source.shape is None and settings.kind == "ggeur":
                 self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
         self.sizes = np.array(sizes, dtype=np.int64)
         self.added = int(self.sizes.sum()) - len(self._x)
-        self._perturbed = np.array(perturbed, dtype=bool)
+        self._shaped = np.array(shaped, dtype=bool)
+        self.perturbed = int(self.sizes[self._shaped].sum())
         self._energy = np.full(len(sizes), np.nan)  # sum of ||beta||^2 of each block, once it was drawn
         self._whole: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -156,6 +157,17 @@ class AugmentedSet:
         """Give up the kept samples; they are drawn again, the same, when they are next asked for."""
         self._whole = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole set once it is materialised."""
+        return len(self) * (4 * self.dimension + 8)
+
+    def in_order(self, batch_size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """One unshuffled pass, in batches of at most ``batch_size``."""
+        for index in range(len(self.sizes)):
+            x, y = self.block(index)
+            yield from zip(x.split(batch_size), y.split(batch_size), strict=True)
+
     def batches(
         self, batch_size: int, generator: torch.Generator, window: int = WINDOW
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -167,22 +179,21 @@ class AugmentedSet:
         """
         if batch_size < 1:
             raise FedgeoError(f"the batch size must be at least 1, not {batch_size}")
-        fits = len(self) * (4 * self.dimension + 8) <= window
+        fits = self.nbytes <= window
         return _batches([self.materialise()] if fits else self._windows(generator, window), batch_size, generator)
 
     def measure(self) -> None:
         """Draw every perturbed block that was not drawn yet, so that ``perturbation_rms`` covers them all."""
-        for index in np.flatnonzero(self._perturbed & np.isnan(self._energy)):
+        for index in np.flatnonzero(self._shaped & np.isnan(self._energy)):
             self.block(int(index))
 
     @property
     def perturbation_rms(self) -> float:
         """Root of the mean ||beta||^2 over the drawn samples with a shape, as really drawn; 0 without any."""
-        perturbed = int(self.sizes[self._perturbed].sum())
-        if not perturbed:
+        if not self.perturbed:
             return 0.0
         self.measure()
-        return float(np.sqrt(self._energy[self._perturbed].sum() / perturbed))
+        return float(np.sqrt(self._energy[self._shaped].sum() / self.perturbed))
 
     @property
     def expected_rms(self) -> float:
@@ -192,9 +203,8 @@ class AugmentedSet:
         that a shape cut at explained = 0.95 gives a root between sqrt(0.95) = 0.975 and 1 of the full one.
         """
         shaped = [(source.total, source.shape) for source in self._sources if source.shape is not None]
-        total = sum(count for count, _ in shaped)
         variance = sum(count * float((_spread(shape, self._scale) ** 2).sum()) for count, shape in shaped)
-        return float(np.sqrt(variance / total)) if total else 0.0
+        return float(np.sqrt(variance / self.perturbed)) if self.perturbed else 0.0
 
     def _perturbation(self, index: int, source: _Source, place: int) -> np.ndarray:
         """beta of the block's samples, float32 (rows, p), by one product of whole blocks."""

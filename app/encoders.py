@@ -2,13 +2,13 @@
 
 An encoder has a ``fingerprint``, a hash of its architecture, weights and preprocessing. Two sites agree on the encoder
 when their fingerprints agree; ``precision`` (float32 or bfloat16) is not part of it, since it changes an embedding by
-less than the embeddings of two pictures of one thing differ (see :data:`EXACT_COSINE`).
+less than the embeddings of two pictures of one thing differ (see :mod:`app.frozen`).
 """
 
 import difflib
 import hashlib
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,11 +18,7 @@ import torch
 from PIL import Image
 
 from app.errors import FedgeoError
-
-EXACT_COSINE = 0.9999
-"""The least cosine between a float32 and a bfloat16 embedding of the same picture at which bfloat16 counts as exact."""
-
-PRECISIONS = ("auto", "float32", "bfloat16")
+from app.frozen import Network
 
 
 class Encoder(Protocol):
@@ -103,60 +99,6 @@ class Pixels:
         return batch.reshape(len(batch), -1)
 
 
-class Network:
-    """A frozen network behind its own preprocessing.
-
-    description: what else than the weights defines the embedding (architecture's name, preprocessing), for the
-    fingerprint. The module's output, or the first of its outputs, is the embedding (B, p).
-    """
-
-    def __init__(
-        self,
-        name: str,
-        module: torch.nn.Module,
-        transform: Callable[[Image.Image], torch.Tensor],
-        description: Mapping[str, Any],
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-    ) -> None:
-        if precision not in PRECISIONS:
-            raise FedgeoError(f"encoder.precision must be one of {list(PRECISIONS)}, not {precision!r}")
-        self.name = name
-        self.device = choose_device(device)
-        self._transform = transform
-        self.fingerprint = _fingerprint(module, description)
-        # Convolutions run up to twice as fast in this memory layout; other layers ignore it.
-        self._module = module.eval().requires_grad_(False).to(self.device, memory_format=torch.channels_last)
-        self.precision = "float32"
-        samples = torch.stack([self.preprocess(picture) for picture in _sample_pictures()])
-        exact = self.encode(samples)
-        if exact.ndim != 2:
-            raise FedgeoError(f"encoder {name}: gives {tuple(exact.shape)} for a batch, expected (images, dimension)")
-        self.dimension = exact.shape[1]
-        if precision == "bfloat16" or (precision == "auto" and self.device.type == "cpu" and _fast_bfloat16()):
-            whole = self._module.state_dict() if precision == "auto" else {}
-            kept = {key: value.clone() for key, value in whole.items()}
-            self._use("bfloat16")
-            if precision == "auto" and _least_cosine(exact, self.encode(samples)) < EXACT_COSINE:
-                self._use("float32")
-                self._module.load_state_dict(kept)
-
-    def _use(self, precision: str) -> None:
-        self.precision = precision
-        self._module.to(getattr(torch, precision))
-
-    def preprocess(self, image: Image.Image) -> torch.Tensor:
-        return self._transform(image.convert("RGB"))
-
-    @torch.inference_mode()
-    def encode(self, batch: torch.Tensor) -> torch.Tensor:
-        dtype = getattr(torch, self.precision)
-        moved = batch.to(self.device, dtype, non_blocking=True, memory_format=torch.channels_last)
-        out = self._module(moved)
-        return (out[0] if isinstance(out, tuple) else out).float().cpu()
-
-
 def open_clip(
     model: str = "ViT-B-16",
     pretrained: str | None = "openai",
@@ -187,7 +129,7 @@ def open_clip(
     shown = {f"image_{key}": tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if tag.get(key)}
     source = None if checkpoint is None else str(_checkpoint_file(checkpoint))
     try:
-        with _same_random_weights():
+        with _fixed_seed():
             clip, _, transform = library.create_model_and_transforms(
                 model, pretrained=source or pretrained, force_quick_gelu=quick, **shown
             )
@@ -220,37 +162,26 @@ def timm(
 
     if not library.is_model(model):
         raise FedgeoError(f"timm has no model {model!r}{_alike(model, library.list_models())}")
-    sized = {} if image_size is None else {"img_size": image_size}
-    fetch = pretrained and checkpoint is None
-    try:
-        with _same_random_weights():
-            network = library.create_model(model, pretrained=fetch, num_classes=0, **sized)
-    except Exception as fault:
-        if not fetch:
-            raise FedgeoError(f"timm {model}: {_first_line(fault)}") from fault
-        place = f"https://huggingface.co/timm/{model}"
-        raise _weights_missing(f"timm {model}", place, fault) from fault
+    options: dict[str, Any] = {} if image_size is None else {"img_size": image_size}
     if checkpoint is not None:
-        _load_timm(network, model, _checkpoint_file(checkpoint))
+        options["pretrained_cfg_overlay"] = {"file": str(_checkpoint_file(checkpoint))}
+    try:
+        with _fixed_seed():
+            # With its classifier, so that the weights are loaded strictly; it is dropped below.
+            network: Any = library.create_model(model, pretrained=pretrained or checkpoint is not None, **options)
+    except Exception as fault:
+        if checkpoint is not None:
+            raise _unfit(model, str(checkpoint), fault) from fault
+        if not pretrained:
+            raise FedgeoError(f"timm {model}: {_first_line(fault)}") from fault
+        raise _weights_missing(f"timm {model}", f"https://huggingface.co/timm/{model}", fault) from fault
+    network.reset_classifier(0)
     wanted = {} if image_size is None else {"input_size": (3, image_size, image_size)}
     shown = library.data.resolve_model_data_config(network, args=wanted)
     transform = library.data.create_transform(**shown, is_training=False)
     preprocessing = {key: str(value) for key, value in shown.items()}
     description = {"library": "timm", "model": model.split(".")[0], "preprocessing": preprocessing}
     return Network(f"timm-{model}", network, transform, description, device=device, precision=precision)
-
-
-def _load_timm(network: torch.nn.Module, model: str, file: Path) -> None:
-    """Load the weights of a checkpoint strictly, but for the classifier's."""
-    from timm.models import load_state_dict
-
-    classifier = network.pretrained_cfg.get("classifier") or ()
-    heads = tuple(f"{head}." for head in ([classifier] if isinstance(classifier, str) else classifier))
-    try:
-        weights = load_state_dict(str(file), weights_only=True)
-        network.load_state_dict({key: value for key, value in weights.items() if not key.startswith(heads)})
-    except Exception as fault:
-        raise _unfit(model, str(file), fault) from fault
 
 
 def efficientnet_lite0(*, device: str = "auto", precision: str = "auto") -> Network:
@@ -284,7 +215,7 @@ def efficientnet_lite0(*, device: str = "auto", precision: str = "auto") -> Netw
 class _PooledFeatures(torch.nn.Module):
     """The features before a network's classifier, averaged over the image."""
 
-    def __init__(self, network: torch.nn.Module) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
@@ -292,49 +223,12 @@ class _PooledFeatures(torch.nn.Module):
         return self.network.extract_features(batch).mean((2, 3))
 
 
-def choose_device(device: str) -> torch.device:
-    """auto, cpu or cuda as a torch device; auto is cuda where there is one."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise FedgeoError(f"device must be auto, cpu or cuda, not {device!r}")
-    found = torch.cuda.is_available()
-    if device == "cuda" and not found:
-        raise FedgeoError("device=cuda, but torch finds no GPU here: set device=cpu or device=auto")
-    return torch.device("cuda" if device != "cpu" and found else "cpu")
-
-
-def _fingerprint(module: torch.nn.Module, description: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
-    for key, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _sample_pictures() -> list[Image.Image]:
-    """Square parts of the two photographs that come with scikit-learn."""
-    from sklearn.datasets import load_sample_images
-
-    return [
-        Image.fromarray(photo[top : top + 400, left : left + 400])
-        for photo in load_sample_images().images
-        for top, left in ((0, 0), (27, 240))
-    ]
-
-
-def _fast_bfloat16() -> bool:
-    found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
-
-
-def _least_cosine(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float(torch.cosine_similarity(one.double(), other.double()).min())
-
-
-class _same_random_weights(torch.random.fork_rng):  # noqa: N801 (used as a function)
-    """Weights that nothing is loaded into are drawn from a fixed seed; the global generator stays untouched."""
-
-    def __init__(self) -> None:
-        super().__init__(devices=[])
+@contextmanager
+def _fixed_seed() -> Iterator[None]:
+    """Weights that nothing is loaded into are the same in every process; the global generator stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        yield
 
 
 def _checkpoint_file(path: Path | str) -> Path:

@@ -94,9 +94,7 @@ def scores_from_confusions(
     """
     total = np.asarray(sum(confusions, start=np.int64(0)))
     if not total.any():
-        raise FedgeoError(
-            "no client has samples to evaluate on: set data.test_fraction above 0 or give a test set"
-        )
+        raise FedgeoError("no client has samples to evaluate on: set data.test_fraction above 0 or give a test set")
     by_domain: dict[str, np.ndarray] = {}
     for confusion, name in zip(confusions, domains, strict=True):
         if name is not None:
@@ -129,9 +127,7 @@ def final_and_best(
     lines = [line for line in rounds if line.get(metric) is not None]
     if not lines:
         known = sorted({name for line in rounds for name, value in line.items() if isinstance(value, float)})
-        raise FedgeoError(
-            f"metric.name={metric}: no round has it; there are {', '.join(known) or 'no rounds'}"
-        )
+        raise FedgeoError(f"metric.name={metric}: no round has it; there are {', '.join(known) or 'no rounds'}")
     lines = [line for line in lines if line["round"] > 0] or lines
     last = [line[metric] for line in lines[-5 if final == "last5" else -1 :]]
     validated = [line for line in lines if line.get(key) is not None and not math.isnan(line[key])]

@@ -50,9 +50,7 @@ def curves(rounds: Sequence[Round], path: str | Path, metric: str = "accuracy") 
     _save(figure, path)
 
 
-def curves_compare(
-    series: Mapping[str, Sequence[Sequence[Round]]], path: str | Path, metric: str = "accuracy"
-) -> None:
+def curves_compare(series: Mapping[str, Sequence[Sequence[Round]]], path: str | Path, metric: str = "accuracy") -> None:
     """Convergence of several methods: the mean over runs, and a band of one standard deviation (ddof 1).
 
     series: for each label the runs (seeds), each a list of lines of rounds.jsonl. Only rounds that every run
@@ -68,9 +66,7 @@ def curves_compare(
         axes.plot(x, mean, label=_short(label), **_line(i, len(x)))
         if len(runs) > 1:
             std = values.std(0, ddof=1)
-            axes.fill_between(
-                x, mean - std, mean + std, color=PALETTE[i % len(PALETTE)], alpha=0.18, linewidth=0
-            )
+            axes.fill_between(x, mean - std, mean + std, color=PALETTE[i % len(PALETTE)], alpha=0.18, linewidth=0)
     _by_round(axes, metric)
     _legend(figure, axes)
     _save(figure, path)
@@ -134,9 +130,7 @@ def similarity_heatmap(
     rows, cols: the classes' names; row_title, col_title: the domains they belong to.
     """
     matrix = np.asarray(matrix, dtype=np.float64)
-    figure, axes = _heatmap(
-        matrix, rows, cols, "viridis", "similarity", [[f"{v:.2f}" for v in r] for r in matrix]
-    )
+    figure, axes = _heatmap(matrix, rows, cols, "viridis", "similarity", [[f"{v:.2f}" for v in r] for r in matrix])
     axes.set(xlabel=_short(col_title), ylabel=_short(row_title))
     _save(figure, path)
 
@@ -149,9 +143,7 @@ def confusion(matrix: np.ndarray, classes: Sequence[str], path: str | Path) -> N
     matrix = np.asarray(matrix)
     totals = matrix.sum(1, keepdims=True)
     shares = np.divide(matrix, totals, out=np.full(matrix.shape, np.nan), where=totals > 0)
-    figure, axes = _heatmap(
-        shares, classes, classes, "Blues", "share of the true class", matrix.astype(str).tolist()
-    )
+    figure, axes = _heatmap(shares, classes, classes, "Blues", "share of the true class", matrix.astype(str).tolist())
     axes.set(xlabel="predicted class", ylabel="true class")
     _save(figure, path)
 

@@ -19,10 +19,12 @@ RANK_LOSS = 1e-3
 
 
 class _PolarFactor(torch.autograd.Function):
-    """A -> A (A^T A)^{-1/2} with its exact adjoint.
+    """A -> P = A (A^T A)^{-1/2} with its exact adjoint.
 
-    Autograd through the SVD divides by differences of squared singular values. In a local trivialisation they are all 1
-    at the first step, so that it gives NaN; the adjoint below divides by their sums.
+    With A = U diag(s) V^T, H = (A^T A)^{1/2} and incoming gradient G, the adjoint is (I - P P^T) G H^{-1} + P Y, where
+    H Y + Y H = P^T G - G^T P; the backward pass writes it in the bases U and V, where H is diagonal. Autograd through the SVD
+    divides by differences of squared singular values. In a local trivialisation these are all 1 at the first step, which
+    gives NaN; this adjoint divides by their sums.
     """
 
     @staticmethod
@@ -30,20 +32,17 @@ class _PolarFactor(torch.autograd.Function):
         u, s, vh = torch.linalg.svd(a, full_matrices=False)
         if bool((s[..., -1] <= torch.finfo(a.dtype).eps * a.shape[-2] * s[..., 0]).any()):
             raise FedgeoError(f"{name}: has not full column rank, so it has no orthogonal polar factor")
-        p = u @ vh
-        ctx.save_for_backward(p, s, vh)
-        return p
+        ctx.save_for_backward(u, s, vh)
+        return u @ vh
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (g,) = grads
-        p, s, vh = ctx.saved_tensors
-        ptg = p.mT @ g
-        # H Y + Y H = P^T G - G^T P, solved in the eigenbasis of H = V diag(s) V^T
-        y = vh.mT @ ((vh @ (ptg - ptg.mT) @ vh.mT) / (s.unsqueeze(-1) + s.unsqueeze(-2))) @ vh
-        normal = (g - p @ ptg) @ (vh.mT / s.unsqueeze(-2)) @ vh
-        return normal + p @ y, None
+        u, s, vh = ctx.saved_tensors
+        column, row = s.unsqueeze(-1), s.unsqueeze(-2)
+        gv = grads[0] @ vh.mT
+        b = u.mT @ gv  # V^T P^T G V
+        return (gv / row + u @ ((b - b.mT) / (column + row) - b / row)) @ vh, None
 
 
 def uf(a: Tensor, name: str = "matrix") -> Tensor:

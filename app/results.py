@@ -48,12 +48,13 @@ class RunDirectory:
     def save_model(self, which: str, weights: Weights, classes: tuple[str, ...]) -> None:
         """model-final or model-best, with what is needed to use it: classes and the model's settings."""
         described = {
-            "classes": json.dumps(list(classes)),
-            "model": self.config.model.model_dump_json(),
-            "encoder": self.config.encoder.model_dump_json(),
+            "classes": list(classes),
+            "model": self.config.model.model_dump(),
+            "encoder": self.config.encoder.model_dump(),
             "experiment": self.config.experiment,
         }
-        save_weights(self.path / f"model-{which}.safetensors", weights, described)
+        # one entry, for safetensors writes several in no fixed order
+        save_weights(self.path / f"model-{which}.safetensors", weights, {"fedgeo": json.dumps(described)})
 
     def finish(self, status: str, error: str | None, facts: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json and return it. ``facts`` are what only the server knows."""

@@ -119,7 +119,7 @@ class Server:
         self.results.append(row)
         if self.on_round is not None:
             self.on_round(row)
-        chosen = row.get(f"val_{self.config.metric.name}", row[self.config.metric.name])
+        chosen = row.get(f"val_{self.config.metric.name}", number)  # without validation: the last round
         if chosen > self.best:
             self.best = chosen
             self.results.save_model("best", weights, world.source.classes)
@@ -134,10 +134,10 @@ class Server:
 
     def _draw(self, world: Pool) -> None:
         folder = self.results.path / "figures"
-        figures.curves(self.results.rows, folder / "curves.png")
+        figures.curves(self.results.rows, folder / "curves.png", self.config.metric.name)
         assert self.strategy is not None and self.strategy.hello is not None
         hello = self.strategy.hello
-        names = [domain or f"client {i}" for i, domain in enumerate(hello.domains)]
+        names = [f"{domain or 'client'} {i}" for i, domain in enumerate(hello.domains)]
         figures.label_distribution(hello.counts, hello.classes, folder / "label_distribution.png", names)
 
     def facts(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+WIDTH = 110  # that a table needs at least
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
 
 
@@ -76,14 +77,14 @@ def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """The runs side by side: one row each."""
     table = Table()
     table.add_column("run")
-    heads = ("metric", "final", "best", "at round", "added", "perturbation", "seconds", "MB up", "MB down")
+    metrics = {summary["metric"] for _, summary in named}
+    heads = (" / ".join(sorted(metrics)), "best", "at round", "added", "perturbation", "seconds", "MB up", "MB down")
     for head in heads:
         table.add_column(head, justify="right")
     for name, summary in named:
         best = summary["best"]
         table.add_row(
             name,
-            summary["metric"],
             f"{100 * summary['final']:.2f} %",
             "-" if best is None else f"{100 * best:.2f} %",
             str(summary["best_round"] or "-"),
@@ -94,4 +95,4 @@ def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
             f"{summary['bytes_down'] / 1e6:.2f}",
         )
     console = Console()
-    console.print(table, width=None if console.is_terminal else 120)
+    Console(width=max(console.width, WIDTH)).print(table)

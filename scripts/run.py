@@ -48,6 +48,9 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         return run_all(jobs, options.multirun)
+    except FedgeoError as error:
+        say(f"error: {error}")
+        return 1
     except KeyboardInterrupt:
         say("interrupted: what was finished is kept, everything that was started has been ended")
         return 130

@@ -236,7 +236,7 @@ def test_a_class_without_a_shape_is_repeated_and_reported() -> None:
     )  # fmt: skip
     data = augmented(geometry=lacking, step2=True, per_prototype=10)
     assert data.counts.tolist() == [410, 420, 410, 0]
-    assert data.unshaped == {2: 99 + 10}
+    assert data.unshaped == {2: 99 + 10} and data.perturbed == data.added - 109
     plain = augmented(geometry=lacking, step2=True, per_prototype=10, kind="repeat")
     np.testing.assert_array_equal(drawn(data, 2), drawn(plain, 2))
     assert not np.array_equal(drawn(data, 0), drawn(plain, 0))
@@ -332,6 +332,15 @@ def test_a_set_that_fits_is_shuffled_as_a_whole_and_kept() -> None:
     x, y = next(data.batches(len(data), torch.Generator().manual_seed(0)))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     assert torch.equal(x, kept[order]) and torch.equal(y, data.materialise()[1][order])
+
+
+def test_in_order_passes_once_over_what_materialise_holds() -> None:
+    data = augmented(step2=True)
+    batches = list(data.in_order(100))
+    assert max(len(y) for _, y in batches) == 100
+    assert torch.equal(torch.cat([x for x, _ in batches]), data.materialise()[0])
+    assert torch.equal(torch.cat([y for _, y in batches]), data.materialise()[1])
+    assert data.nbytes == sum(tensor.nbytes for tensor in data.materialise())
 
 
 def test_a_window_bounds_what_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:

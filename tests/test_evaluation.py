@@ -87,9 +87,7 @@ def test_f1_by_hand() -> None:
 def test_row_holds_what_a_line_of_rounds_needs() -> None:
     scores = evaluate(*trial(50, 1), DOMAINS, CLASSES)
     row = scores.row("val_")
-    assert (
-        row["val_accuracy"] == scores.accuracy and row["val_accuracy_by_domain"] == scores.accuracy_by_domain
-    )
+    assert row["val_accuracy"] == scores.accuracy and row["val_accuracy_by_domain"] == scores.accuracy_by_domain
     assert {"val_f1_macro", "val_loss", "val_mean_over_domains", "val_std_over_domains"} < set(row)
     assert all(type(value) in (float, dict) for value in row.values())
 
@@ -121,10 +119,7 @@ def by_client(n: int, seed: int) -> tuple[Scores, list[Scores], list[str]]:
     logits, labels, _ = trial(n, seed)
     client = np.random.default_rng(seed).integers(0, 5, n)
     domain = (client >= 3).astype(int)
-    own = [
-        evaluate(logits[client == k], labels[client == k], domain[client == k], DOMAINS, CLASSES)
-        for k in range(5)
-    ]
+    own = [evaluate(logits[client == k], labels[client == k], domain[client == k], DOMAINS, CLASSES) for k in range(5)]
     return evaluate(logits, labels, domain, DOMAINS, CLASSES), own, ["art"] * 3 + ["photo"] * 2
 
 
@@ -145,9 +140,7 @@ def test_clients_without_samples_or_of_mixed_domains() -> None:
     confusions = [s.confusion for s in own] + [np.zeros((5, 5), dtype=np.int64)]
     sums = [s.loss * s.samples for s in own] + [0.0]
     mixed = scores_from_confusions(confusions, [None] * 6, sums)
-    assert (
-        mixed.accuracy_by_domain == {} and mixed.mean_over_domains is None and mixed.std_over_domains is None
-    )
+    assert mixed.accuracy_by_domain == {} and mixed.mean_over_domains is None and mixed.std_over_domains is None
     assert mixed.f1_macro_clients == pytest.approx(np.mean([s.f1_macro for s in own]))
     partly = scores_from_confusions(confusions, [None, *["art"] * 4, "photo"], sums)
     hits = sum(np.trace(c) for c in confusions[1:5])
@@ -164,9 +157,7 @@ def test_no_client_with_samples_is_refused(confusions: list[np.ndarray]) -> None
 # what a run reports
 
 
-def lines(
-    test: list[float | None], val: list[float | None] | None = None, first: int = 1
-) -> list[dict[str, Any]]:
+def lines(test: list[float | None], val: list[float | None] | None = None, first: int = 1) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"round": first + i, "accuracy": value} for i, value in enumerate(test)]
     for row, value in zip(rows, val or [], strict=False):
         row["val_accuracy"] = value

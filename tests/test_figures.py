@@ -47,13 +47,9 @@ def some_counts(clients: int, classes: int) -> np.ndarray:
 
 DRAWN: dict[str, Callable[[Path], None]] = {
     "curves": lambda p: figures.curves(run(40), p),
-    "compare": lambda p: figures.curves_compare(
-        {"none": [run(30, s) for s in range(3)], "ggeur": [run(30)]}, p
-    ),
+    "compare": lambda p: figures.curves_compare({"none": [run(30, s) for s in range(3)], "ggeur": [run(30)]}, p),
     "labels": lambda p: figures.label_distribution(some_counts(10, 4), CLASSES, p),
-    "similarity": lambda p: figures.similarity_heatmap(
-        np.random.default_rng(0).random((4, 4)), CLASSES, CLASSES, p
-    ),
+    "similarity": lambda p: figures.similarity_heatmap(np.random.default_rng(0).random((4, 4)), CLASSES, CLASSES, p),
     "confusion": lambda p: figures.confusion(some_counts(4, 4), CLASSES, p),
     "bars": lambda p: figures.domain_bars({"photo": 0.9, "sketch": 0.5}, p),
 }
@@ -130,12 +126,8 @@ def test_looks_of_lines_differ() -> None:
     assert len({figures._line(i, 100)["linestyle"] for i in range(4)}) == 4
 
 
-@pytest.mark.parametrize(
-    ("clients", "classes"), [(1, 1), (1, 6), (6, 1), (4, 65), (100, 100), (500, 10), (10, 200)]
-)
-def test_label_distribution_fits_any_number_of_clients_and_classes(
-    clients: int, classes: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("clients", "classes"), [(1, 1), (1, 6), (6, 1), (4, 65), (100, 100), (500, 10), (10, 200)])
+def test_label_distribution_fits_any_number_of_clients_and_classes(clients: int, classes: int, tmp_path: Path) -> None:
     names = [NAMES[c % 6] for c in range(classes)]
     figures.label_distribution(some_counts(clients, classes), names, tmp_path / "a.png", [NAMES[2]] * clients)
     height, width, _ = pixels(tmp_path / "a.png").shape

@@ -15,9 +15,7 @@ from app.data.source import TEST, TRAIN, UNSET, VAL, Source
 from app.errors import FedgeoError
 
 
-def make_source(
-    labels: np.ndarray, domain: np.ndarray | None = None, parts: np.ndarray | None = None
-) -> Source:
+def make_source(labels: np.ndarray, domain: np.ndarray | None = None, parts: np.ndarray | None = None) -> Source:
     labels = np.asarray(labels, dtype=np.int64)
     domain = np.zeros_like(labels) if domain is None else np.asarray(domain, dtype=np.int64)
     return Source(
@@ -65,12 +63,9 @@ def test_split_covers_all_rows_once_and_keeps_training_rows_in_every_cell(
     cells = np.repeat(np.arange(6), sizes)
     source = make_source(cells % 3, cells // 3)
     parts = split(source, test_fraction=test_fraction, val_fraction=val_fraction, seed=seed)
-    assert np.array_equal(
-        np.sort(np.concatenate([parts.train, parts.val, parts.test])), np.arange(len(source))
-    )
+    assert np.array_equal(np.sort(np.concatenate([parts.train, parts.val, parts.test])), np.arange(len(source)))
     n, train, val, test = (
-        cell_sizes(source, rows).ravel()
-        for rows in (np.arange(len(source)), parts.train, parts.val, parts.test)
+        cell_sizes(source, rows).ravel() for rows in (np.arange(len(source)), parts.train, parts.val, parts.test)
     )
     assert (train[n > 0] >= 1).all()
     assert (test[n >= 3] >= (test_fraction > 0)).all()
@@ -120,9 +115,7 @@ def test_split_repeats_with_its_seed_and_changes_with_another() -> None:
     assert not np.array_equal(first.test, other.test)
 
 
-@pytest.mark.parametrize(
-    ("test", "val"), [(-0.1, 0.1), (1.0, 0.0), (0.2, 1.5), (0.6, 0.4), (float("nan"), 0.1)]
-)
+@pytest.mark.parametrize(("test", "val"), [(-0.1, 0.1), (1.0, 0.0), (0.2, 1.5), (0.6, 0.4), (float("nan"), 0.1)])
 def test_split_refuses_fractions_by_name(test: float, val: float) -> None:
     with pytest.raises(FedgeoError, match=r"data\.(test|val)_fraction=.*allowed"):
         split(random_source(30, 3, 1), test_fraction=test, val_fraction=val, seed=0)
@@ -142,9 +135,7 @@ def test_split_refuses_data_without_training_rows() -> None:
     fraction=st.floats(0.01, 1),
     seed=st.integers(0, 5),
 )
-def test_subsample_takes_the_share_of_every_domain_and_class(
-    sizes: list[int], fraction: float, seed: int
-) -> None:
+def test_subsample_takes_the_share_of_every_domain_and_class(sizes: list[int], fraction: float, seed: int) -> None:
     sizes[-1] = max(sizes[-1], 1)
     cells = np.repeat(np.arange(6), sizes)
     source = make_source(cells % 3, cells // 3)
@@ -206,9 +197,7 @@ def test_partition_laws(
         found = set(source.domain[part])
         assert name == (source.domains[found.pop()] if len(found) == 1 else None)
     if kind.startswith("domain"):
-        assert list(made.domains) == sorted(map(str, made.domains)) and set(made.domains) == set(
-            source.domains
-        )
+        assert list(made.domains) == sorted(map(str, made.domains)) and set(made.domains) == set(source.domains)
     assert same(made, partition(source, rows[::-1], seed=seed, **options))
     if kind != "domain" or len(made) > 3:
         assert not same(made, partition(source, rows, seed=seed + 1, **options))
@@ -285,9 +274,7 @@ def test_several_clients_of_one_domain_share_it_without_overlap() -> None:
 def test_minimum_a_class_is_given_before_the_draw() -> None:
     source = random_source(1000, 10, 1)
     without = partition(source, np.arange(1000), kind="dirichlet", clients=20, beta=0.01, seed=0)
-    given_two = partition(
-        source, np.arange(1000), kind="dirichlet", clients=20, beta=0.01, min_per_class=2, seed=0
-    )
+    given_two = partition(source, np.arange(1000), kind="dirichlet", clients=20, beta=0.01, min_per_class=2, seed=0)
     assert (without.counts(source.labels, 10) == 0).mean() > 0.5
     assert given_two.counts(source.labels, 10).min() == 2
     assert sum(map(len, given_two.clients)) == 1000
@@ -302,6 +289,23 @@ def test_extreme_skew_over_500_clients_is_repaired_to_the_minimum() -> None:
         sizes = np.array([len(part) for part in made.clients])
         assert sizes.sum() == 50_000 and sizes.min() == least
     assert (sizes == 100).all()  # the minimum uses up every row
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_repair_to_equal_parts_keeps_the_minimum_a_class(seed: int) -> None:
+    source = random_source(240, 20, 1)
+    made = partition(
+        source,
+        np.arange(240),
+        kind="dirichlet",
+        clients=4,
+        beta=1e-3,
+        min_per_client=60,
+        min_per_class=2,
+        seed=seed,
+    )
+    counts = made.counts(source.labels, 20)
+    assert (counts.sum(1) == 60).all() and counts.min() == 2
 
 
 def test_repair_prefers_unused_rows_of_the_own_domain() -> None:

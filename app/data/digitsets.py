@@ -13,9 +13,7 @@ from app.errors import FedgeoError
 DIGITS = ("mnist", "usps", "svhn", "syn")
 
 
-def digits(
-    path: Path | str | None = None, *, domains: Sequence[str] = DIGITS, download: bool = False
-) -> Source:
+def digits(path: Path | str | None = None, *, domains: Sequence[str] = DIGITS, download: bool = False) -> Source:
     """Digits in up to four domains, each in a folder of its name: mnist, usps, svhn, syn.
 
     mnist: the four idx files (also under MNIST/raw); usps: usps.bz2 and usps.t.bz2, or usps.h5; svhn: train_32x32.mat

@@ -1,4 +1,4 @@
-"""What the loaders of distributed data sets share: where to look, how to join the parts, what to say if one is missing."""
+"""What the loaders of distributed data sets share: where to look, how to join parts, what to say if one is missing."""
 
 import hashlib
 import io
@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,7 +148,7 @@ def from_hub(name: str, folder: Path, splits: Mapping[str, int]) -> Source:
         return source
     names = [domain for table in stored.values() for domain in table["domain"]]
     domains, domain = np.unique(names, return_inverse=True)
-    return Source(**{**vars(source), "domains": tuple(map(str, domains)), "domain": domain.astype(np.int64)})
+    return replace(source, domains=tuple(map(str, domains)), domain=domain.astype(np.int64))
 
 
 def unpack_from_hub(repository: str, file: str, target: Path) -> None:

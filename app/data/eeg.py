@@ -44,8 +44,8 @@ class Trials:
             or self.run.shape != (n,)
         ):
             raise FedgeoError(
-                f"subject {self.subject}: trials {self.trials.shape} do not fit {n} labels, {len(self.run)} run "
-                f"numbers and {len(self.channels)} channels"
+                f"subject {self.subject}: trials {self.trials.shape} do not fit {n} labels, {len(self.run)} "
+                f"run numbers and {len(self.channels)} channels"
             )
 
     def __len__(self) -> int:
@@ -92,9 +92,9 @@ def split_subject(
 
     labels, runs: int64 (n,). fractions: training, validation, test; they add up to 1. With ``grouped``, whole
     recordings are assigned (for windows of one recording, which resemble each other), stratified by each
-    recording's most frequent class. Returns int8 (n,) of TRAIN, VAL and TEST: totals as the fractions say, every
-    class spread evenly, and every class present in training. Raises FedgeoError where there are fewer trials
-    (recordings, if grouped) than parts.
+    recording's most frequent class. Returns int8 (n,) of TRAIN, VAL and TEST: totals as the fractions say,
+    every class spread evenly, and every class present in training. Raises FedgeoError where there are fewer
+    trials (recordings, if grouped) than parts.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9 or fractions[0] == 0:
         raise FedgeoError(
@@ -108,7 +108,7 @@ def split_subject(
     if n < parts:
         raise FedgeoError(f"{n} {'recordings' if grouped else 'trials'} cannot be split into {parts} parts")
     rng = np.random.default_rng(seed)
-    # Each class is spread over (0, 1] in random order; cutting that line gives stratified parts of exact size.
+    # Each class is spread over (0, 1] in random order; cutting that line gives stratified parts.
     position = np.empty(n)
     for label in np.unique(unit_labels):
         members = rng.permutation(np.flatnonzero(unit_labels == label))

@@ -1,4 +1,5 @@
-"""A BIDS folder of EEG recordings, read by mne-bids: subjects from participants.tsv, events from events.tsv."""
+"""A BIDS folder of EEG recordings, read by mne-bids: subjects from participants.tsv, events from
+events.tsv."""
 
 import csv
 import warnings
@@ -28,17 +29,19 @@ def eeg_bids(
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | Sequence[float] | None = None,
     resample: float | None = None,
+    scale: float = 1.0,
     channels: str | Sequence[str] = "all",
     cache: str | Path | None = None,
 ) -> list[Trials]:
     """The trials of all subjects that participants.tsv lists, of one task.
 
-    events: class name to ``trial_type`` (or ``value``) of events.tsv, in the order of the classes. subjects, sessions,
-    runs: which to read, None for all. The rest is as for ``eeg_folder``. Channel types and bad channels
-    come from channels.tsv; channels marked bad are kept and noted, since all subjects must have the same.
+    events: class name to ``trial_type`` (or ``value``) of events.tsv, in the order of the classes. subjects,
+    sessions, runs: which to read, None for all. The rest is as for ``eeg_folder``. Channel types and bad
+    channels come from channels.tsv; channels marked bad are kept and noted, since all subjects must have the
+    same.
 
-    Raises FedgeoError for a folder that is not BIDS, a subject without its recordings, and all that ``eeg_folder``
-    refuses.
+    Raises FedgeoError for a folder that is not BIDS, a subject without its recordings, and all that
+    ``eeg_folder`` refuses.
     """
     import mne_bids  # takes seconds, so not before it is wanted
 
@@ -77,6 +80,7 @@ def eeg_bids(
         band=None if band is None else (float(band[0]), float(band[1])),
         notch=notch if notch is None or isinstance(notch, int | float) else tuple(notch),
         resample=resample,
+        microvolts=1e6 * scale,
     )
     folder = None if cache is None else Path(cache).expanduser()
     return trials_of_subjects(recordings, processing, channels=channels, cache=folder)

@@ -1,7 +1,7 @@
 """Processed trials on disk, a folder for each subject, content and settings; read back as memory maps.
 
-An entry is written under another name and renamed when it is complete, so processes that run side by side never
-see half of one; an entry that was damaged later is recognised by its checksum and made again.
+An entry is written under another name and renamed when it is complete, so processes that run side by side
+never see half of one; an entry that was damaged later is recognised by its checksum and made again.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def file_hash(path: Path) -> str:
 def cached(folder: Path, subject: str, settings: dict, process: Callable[[], Trials]) -> Trials:
     """``process()``'s trials, or those it gave before for the same subject and settings.
 
-    settings: whatever decides the result, the hashes of the files included; anything json can write. The trials
-    returned are a read-only memory map.
+    settings: whatever decides the result, the hashes of the files included; anything json can write. The
+    trials returned are a read-only memory map.
     """
     text = json.dumps([VERSION, subject, settings], sort_keys=True)
     readable = re.sub(r"[^\w.-]", "_", subject)

@@ -13,15 +13,16 @@ from app.data.eeg_processing import Processing, trials_of_subjects
 from app.data.eeg_recording import SUFFIXES, Recording, read_recording
 from app.errors import FedgeoError
 
-# PhysioNet's EEG Motor Movement/Imagery: S007R04.edf is run 4 of subject 7. T1 and T2 mean left and right fist
-# in some of its runs, both fists and both feet in others.
+# PhysioNet's EEG Motor Movement/Imagery: S007R04.edf is run 4 of subject 7. T1 and T2 mean left and right
+# fist in some of its runs, both fists and both feet in others.
 _EEGMMIDB = re.compile(r"(?P<subject>S\d{3})R(?P<run>\d{2})\.edf$", re.IGNORECASE)
 _EEGMMIDB_FISTS, _EEGMMIDB_FEET = {3, 4, 7, 8, 11, 12}, {5, 6, 9, 10, 13, 14}
 _RUN = re.compile(r"run[-_ ]?(?P<run>\d+)", re.IGNORECASE)
-# What mne saves beside recordings, and the later parts of a split recording (read along with the first).
+# What mne saves beside recordings, and the later parts of a split recording, which are read with the first.
 _NOT_A_RECORDING = re.compile(
-    r"([-_](epo|eve|ave|cov|fwd|inv|ica|proj|trans|src|sol)|-\d+|_split-(?!0*1_)\d+.*)\.fif$", re.I
+    r"([-_](epo|eve|ave|cov|fwd|inv|ica|proj|trans|src|sol)|_split-(?!0*1_)\d+.*)\.fif$", re.IGNORECASE
 )
+_LATER_PART = re.compile(r"-\d+\.fif$")
 
 
 def eeg_folder(
@@ -34,6 +35,7 @@ def eeg_folder(
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | Sequence[float] | None = None,
     resample: float | None = None,
+    scale: float = 1.0,
     channels: str | Sequence[str] = "all",
     subject_pattern: str | None = None,
     labels_csv: str | Path | None = None,
@@ -42,14 +44,15 @@ def eeg_folder(
 ) -> list[Trials]:
     """The trials of all subjects in a folder of EDF, BDF, GDF, FIF, BrainVision or SET recordings.
 
-    events: class name to annotation, in the order of the classes; with ``labels_csv``, class name to label (None:
-    the labels themselves, sorted). subjects, runs: which to read (7 matches S007); None reads all. window: seconds
-    from the event. band, notch, resample: Hz (see ``Processing``). channels: ``all``, ``common`` or a list.
-    subject_pattern: a regular expression for the path below ``path`` whose group ``subject``, or first group, is
-    the subject, and group ``run``, if any, the run; without it S007R04.edf speaks for itself and otherwise the
-    parent folder is the subject. labels_csv: columns file (its path below ``path``, or its name) and label, for
-    recordings that are one class from end to end, cut into ``windows`` (length, step) in seconds.
-    cache: a folder for the processed trials. Subjects come in natural order (S2 before S10).
+    events: class name to annotation, in the order of the classes; with ``labels_csv``, class name to label
+    (None: the labels themselves, sorted). subjects, runs: which to read (7 matches S007); None reads all.
+    window: seconds from the event. band, notch, resample: Hz (see ``Processing``). scale: a factor for
+    recordings whose header tells the wrong unit. channels: ``all``, ``common`` or a list. subject_pattern: a
+    regular expression for the path below ``path`` whose group ``subject``, or first group, is the subject,
+    and group ``run``, if any, the run; without it S007R04.edf speaks for itself and otherwise the parent
+    folder is the subject. labels_csv: columns file (its path below ``path``, or its name) and label, for
+    recordings that are one class from end to end, cut into ``windows`` (length, step) in seconds. cache: a
+    folder for the processed trials. Subjects come in natural order (S2 before S10).
 
     Raises FedgeoError naming the subject, file and channel of what cannot be used, and what to do.
     """
@@ -97,6 +100,7 @@ def eeg_folder(
         band=None if band is None else (float(band[0]), float(band[1])),
         notch=notch if notch is None or isinstance(notch, int | float) else tuple(notch),
         resample=resample,
+        microvolts=1e6 * scale,
     )
     folder = None if cache is None else Path(cache).expanduser()
     return trials_of_subjects(recordings, processing, channels=channels, cache=folder)
@@ -105,9 +109,10 @@ def eeg_folder(
 def select_subjects(
     items: Sequence[tuple], known: Sequence[str], wanted: Sequence[int | str] | None, *, where: str
 ) -> list[tuple]:
-    """Those items (subject first) whose subject is wanted. 7 and "7" match the last number in S007, a name itself.
+    """Those items (subject first) whose subject is wanted; None wants all.
 
-    Raises FedgeoError for a wanted subject that is unknown, or matches several.
+    A name matches itself, 7 and "7" match the last number in S007. Raises FedgeoError for a wanted subject that
+    is unknown, matches several, or has no item.
     """
     if wanted is None and items:
         return list(items)
@@ -116,11 +121,7 @@ def select_subjects(
     for subject in wanted or names:
         matches = [name for name in names if _matches(subject, name)]
         if len(matches) != 1:
-            problem = (
-                f"is ambiguous: {matches}"
-                if matches
-                else f"is not there; it has {', '.join(names) or 'none'}"
-            )
+            problem = f"could be any of {matches}" if matches else f"is not among {', '.join(names) or 'none'}"
             raise FedgeoError(f"{where}: subject {subject} {problem}")
         if matches[0] not in {item[0] for item in items}:
             raise FedgeoError(f"{where}: subject {matches[0]} has no such recording")
@@ -147,7 +148,10 @@ def _find_files(root: Path) -> list[Path]:
         Path(folder, name)
         for folder, _, names in os.walk(root, followlinks=True)
         for name in names
-        if name.lower().endswith(SUFFIXES) and not name.startswith(".") and not _NOT_A_RECORDING.search(name)
+        if name.lower().endswith(SUFFIXES)
+        and not name.startswith(".")
+        and not _NOT_A_RECORDING.search(name)
+        and not (_LATER_PART.search(name) and _LATER_PART.sub(".fif", name) in names)
     ]
     if not files:
         raise FedgeoError(f"data.path={root} holds no recording ({', '.join(SUFFIXES)})")
@@ -163,7 +167,7 @@ def _name_parts(relative: Path, root: Path, pattern: str | None) -> tuple[str, i
         subject = groups.get("subject") or (match.group(1) if match and match.groups() else None)
         if not subject:
             raise FedgeoError(
-                f"data.subject_pattern={pattern!r} finds no subject in {text}: give it a group for the subject"
+                f"data.subject_pattern={pattern!r} finds no subject in {text}: it needs a group for it"
             )
         return subject, int(groups["run"]) if groups.get("run") else None
     physionet = _EEGMMIDB.search(relative.name)
@@ -191,13 +195,13 @@ def _matches(wanted: int | str, name: str) -> bool:
 def _refuse_mixed_meaning(
     chosen: Sequence[tuple[str, int | None, Path]], events: Mapping[str, str], *, labelled: bool
 ) -> None:
-    """T1 means left fist in one EEGMMIDB run and both fists in another: reading both as one class would be wrong."""
+    """T1 is left fist in one EEGMMIDB run, both fists in another; read together, one class would be two."""
     runs = {run for _, run, file in chosen if run is not None and _EEGMMIDB.search(file.name)}
     fists, feet = sorted(runs & _EEGMMIDB_FISTS), sorted(runs & _EEGMMIDB_FEET)
     if not labelled and fists and feet and {"T1", "T2"} & set(events.values()):
         raise FedgeoError(
-            f"T1 and T2 mean left and right fist in runs {fists} but both fists and both feet in runs {feet}: set data.runs "
-            "to one kind, for example [4,8,12], or use data=physionetmi for all four classes"
+            f"T1 and T2 mean left and right fist in runs {fists} but both fists and both feet in runs {feet}: "
+            "set data.runs to one kind, for example [4,8,12], or use data=physionetmi for all four classes"
         )
 
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from app.data.eeg_recording import (
 from app.errors import FedgeoError
 
 PHYSIONETMI_CLASSES = ("left_hand", "right_hand", "hands", "feet")
-PHYSIONETMI_EXCLUDED = (88, 92, 100)  # recorded at 128 Hz
+PHYSIONETMI_EXCLUDED = (88, 92, 100)  # at 128 Hz; the paper leaves out three subjects without naming them
 WEIBO2014_CLASSES = (*PHYSIONETMI_CLASSES, "left_hand_right_foot", "right_hand_left_foot", "rest")
 
 # Under which name MNE's configuration knows the folder, and what there is to fetch.
@@ -52,12 +53,13 @@ def eeg_moabb(
 ) -> list[Trials]:
     """The trials of a MOABB motor imagery set.
 
-    name: MOABB's class, in any case (``PhysionetMI``). events: its classes, named, in the order wanted (a mere number
-    of classes would let ``rest`` in). interval: seconds from the set's own event; None is the set's own. subjects: None is all;
-    exclude: left out of them. band, notch, resample, channels: as for ``eeg_folder``. path: MNE_DATA for this call.
-    cache: a folder for the processed trials.
+    name: MOABB's class, in any case (``PhysionetMI``). events: its classes, named, in the order wanted (a
+    mere number of classes would let ``rest`` in). interval: seconds from the set's own event; None is the
+    set's own. subjects: None is all; exclude: left out of them. band, notch, resample, channels: as for
+    ``eeg_folder``. path: MNE_DATA for this call. cache: a folder for the processed trials.
 
-    Raises FedgeoError for an unknown set or event, and for missing data: where it was looked for and what to fetch.
+    Raises FedgeoError for an unknown set or event, and for missing data: where it was looked for and what to
+    fetch.
     """
     with _moabb_environment(path):
         dataset = _dataset(name, events)
@@ -106,7 +108,7 @@ def physionetmi(
 def weibo2014(
     *, subjects: Sequence[int] | None = None, path: str | Path | None = None, cache: str | Path | None = None
 ) -> list[Trials]:
-    """Weibo2014 as in the paper: seven classes, [3, 7] s (801 samples at 200 Hz), 8-32 Hz, 60 channels, 10 subjects."""
+    """Weibo2014 as in the paper: seven classes, [3, 7] s (801 samples at 200 Hz), 8-32 Hz, 60 channels."""
     return eeg_moabb(
         "Weibo2014", events=WEIBO2014_CLASSES, interval=(3, 7), subjects=subjects, path=path, cache=cache
     )
@@ -114,7 +116,7 @@ def weibo2014(
 
 @contextmanager
 def _moabb_environment(path: str | Path | None) -> Iterator[None]:
-    """Where MOABB looks, and that it asks the set's own host: its default mirror costs 39 s a subject offline."""
+    """Where MOABB looks, and that it asks the set's own host: offline, its mirror costs 39 s a subject."""
     settings = {"MOABB_DOWNLOAD_PROVIDER": "upstream"}
     if path is not None:
         folder = Path(path).expanduser()
@@ -177,6 +179,7 @@ def _subject(
         return process()
     content = {
         "set": type(dataset).__name__,
+        "moabb": version("moabb"),
         "files": [file_hash(file) for file in files],
         "channels": channels,
     }
@@ -232,8 +235,9 @@ def _missing(dataset: Any, subject: int, error: Exception) -> FedgeoError:
     key = f"MNE_DATASETS_{_FOLDERS[kind]}_PATH" if kind in _FOLDERS else "MNE_DATA"
     folder = mne.get_config(key) or mne.get_config("MNE_DATA") or "~/mne_data"
     size = _SIZES.get(kind, "see moabb.neurotechx.com for its size")
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     return FedgeoError(
-        f"{kind}: subject {subject} is not under {folder} ({key} or MNE_DATA says where) and could not be fetched "
-        f"({type(error).__name__}): on a machine with network run python -c 'from moabb.datasets import {kind} as D; "
-        f"D().download()' ({size}) and put what it leaves in its MNE_DATA folder there"
+        f"{kind}: subject {subject} is not complete under {folder} ({key} or MNE_DATA says where) and could not "
+        f"be fetched ({reason}): where there is a network, run python -c 'from moabb.datasets import {kind} as D; "
+        f"D().download()' ({size}), and put what it leaves in its MNE_DATA folder into {folder}"
     )

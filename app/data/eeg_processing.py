@@ -19,11 +19,12 @@ TYPICAL_STD = 20.0  # microvolt: what a channel of scalp EEG deviates by within 
 class Processing:
     """How recordings become trials, the same for all of them.
 
-    events: class name to annotation (or to the label of a labels file); its order is the order of the classes.
-    window: seconds from the event, both ends included. windows: (length, step) in seconds of windows cut side by
-    side from labelled recordings, instead of events. band: Hz, zero-phase Butterworth filter of order 4 (MOABB's,
-    so that a recording gives the same trials whichever way it is read). notch: Hz or a list, mne's default FIR
-    notch filter. resample: Hz, mne's default, after the filters. microvolts: microvolts in one unit of the reader.
+    events: class name to annotation (or to the label of a labels file); its order is the order of the
+    classes. window: seconds from the event, both ends included. windows: (length, step) in seconds of windows
+    cut side by side from labelled recordings, instead of events. band: Hz, zero-phase Butterworth filter of
+    order 4 (MOABB's, so that a recording gives the same trials whichever way it is read). notch: Hz or a
+    list, mne's default FIR notch filter. resample: Hz, mne's default, after the filters. microvolts:
+    microvolts in one unit of the reader.
     """
 
     events: dict[str, str]
@@ -63,8 +64,8 @@ def trials_of_subjects(
 ) -> list[Trials]:
     """Process recordings subject by subject, in the order of their first recordings.
 
-    channels: ``all``, ``common`` or a list (see ``agree_channels``). cache: a folder; what it holds is read back
-    as memory maps. Raises FedgeoError for recordings that do not fit together or cannot be used.
+    channels: ``all``, ``common`` or a list (see ``agree_channels``). cache: a folder; what it holds is read
+    back as memory maps. Raises FedgeoError for recordings that do not fit together or cannot be used.
     """
     headers = [read_header(recording) for recording in recordings]
     agreed = agree_channels(recordings, headers, channels)
@@ -197,16 +198,15 @@ def _epochs(raw: mne.io.BaseRaw, events: np.ndarray, processing: Processing, *, 
         tmin, tmax = 0.0, processing.windows[0] - 1 / raw.info["sfreq"]
     else:
         tmin, tmax = processing.window
-    return mne.Epochs(
-        raw, events, tmin=tmin, tmax=tmax, baseline=None, proj=False, preload=True, reject_by_annotation=drop_bad,
-        picks="all",
-    )  # fmt: skip
+    settings = {"tmin": tmin, "tmax": tmax, "baseline": None, "proj": False, "picks": "all", "preload": True}
+    return mne.Epochs(raw, events, reject_by_annotation=drop_bad, **settings)
 
 
 def _filter(
     raw: mne.io.BaseRaw, events: np.ndarray, recording: Recording, processing: Processing
 ) -> tuple[mne.io.BaseRaw, np.ndarray]:
-    """Notch, band-pass and resample the whole recording, before it is cut: trials then have no filter edges."""
+    """Notch, band-pass and resample the whole recording, before it is cut: trials then have no filter
+    edges."""
     rate = min(float(raw.info["sfreq"]), processing.resample or np.inf)
     if processing.band is not None and processing.band[1] >= rate / 2:
         low, high = processing.band
@@ -228,27 +228,28 @@ def _refuse_not_finite(raw: mne.io.BaseRaw, recording: Recording) -> None:
     ]
     if broken:
         raise recording.fault(
-            f"channel {', '.join(broken)} holds values that are not numbers (NaN or infinite): repair or leave out the "
-            "recording, or list the other channels in data.channels"
+            f"channel {', '.join(broken)} holds values that are not numbers (NaN or infinite): repair or "
+            "leave out the recording, or list the other channels in data.channels"
         )
 
 
 def _refuse_flat(epochs: mne.Epochs, recording: Recording) -> None:
-    """A channel that does not move during a trial makes its covariance singular; looked for before any filter."""
+    """A channel that does not move during a trial makes its covariance singular; looked for before any
+    filter."""
     flat = np.ptp(epochs.get_data(copy=False), axis=2) == 0
     for channel, trials in zip(epochs.ch_names, flat.sum(axis=0), strict=True):
         if trials:
             raise recording.fault(
-                f"channel {channel} is flat in {trials} of {len(epochs)} trials: leave out the recording, mark the time as "
-                "BAD_, or list the other channels in data.channels"
+                f"channel {channel} is flat in {trials} of {len(epochs)} trials: leave out the recording, "
+                "mark the time as BAD_, or list the other channels in data.channels"
             )
 
 
 def _check_unit(raw: mne.io.BaseRaw, recording: Recording, microvolts: float) -> list[str]:
     """Refuse a recording whose size can only be another unit's; note one that is merely unusual.
 
-    The size is the median over channels of the median standard deviation within a second, before any filter, so
-    that slow drifts and the choice of band do not matter.
+    The size is the median over channels of the median standard deviation within a second, before any filter,
+    so that slow drifts and the choice of band do not matter.
     """
     length = min(round(raw.info["sfreq"]), raw.n_times)
     count = raw.n_times // length
@@ -260,8 +261,8 @@ def _check_unit(raw: mne.io.BaseRaw, recording: Recording, microvolts: float) ->
     factor = 10.0 ** (3 * round(np.log10(TYPICAL_STD / typical) / 3))
     if factor != 1:
         raise recording.fault(
-            f"a channel's standard deviation is {typical:.3g} microvolt, expected 1 to 100: the unit is wrong, multiply the "
-            f"recording by {factor:g} (or correct the unit in its header)"
+            f"a channel's standard deviation is {typical:.3g} microvolt, expected 1 to 100, so the unit is "
+            f"wrong: set data.scale={factor * microvolts / 1e6:g} or correct the unit in its header"
         )
     if not 1 <= typical <= 100:
         return [f"unusual size: a channel's standard deviation is {typical:.3g} microvolt"]

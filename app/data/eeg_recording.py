@@ -27,7 +27,8 @@ _NOT_EEG = re.compile(
 @dataclass(frozen=True)
 class Recording:
     """One recording to process. ``files``: all it is read from, for its hash. ``open``: reads it afresh, with
-    channel names normalised and non-EEG channels left out. ``label``: its class, where the recording has one."""
+    channel names normalised and non-EEG channels left out. ``label``: its class, where the recording has
+    one."""
 
     subject: str
     name: str
@@ -77,7 +78,8 @@ def unreadable(path: Path, subject: str, name: str, reason: object) -> FedgeoErr
     """The error for a file that cannot be read to its end."""
     detail = " ".join(str(reason).split())[:200]
     return FedgeoError(
-        f"subject {subject}, {name}: the file is truncated or damaged ({detail}): delete {path} and fetch it again"
+        f"subject {subject}, {name}: the file is truncated or damaged ({detail}): delete {path} "
+        "and fetch it again"
     )
 
 
@@ -101,7 +103,7 @@ def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw
     for channel, new in names.items():
         if new in seen:
             raise FedgeoError(
-                f"subject {subject}, {name}: channels {seen[new]!r} and {channel!r} are both {new}: rename one"
+                f"subject {subject}, {name}: {seen[new]!r} and {channel!r} are both channel {new}: rename one"
             )
         seen[new] = channel
     with warnings.catch_warnings():
@@ -145,9 +147,9 @@ def agree_channels(
 ) -> tuple[str, ...]:
     """The channels all recordings are brought to, in order.
 
-    channels: ``all`` (every recording must have the same set), ``common`` (the intersection) or a list. A list
-    fixes the order; otherwise it is alphabetical, so that sites that never meet still agree. Raises FedgeoError
-    naming the subject, file and channel that is missing.
+    channels: ``all`` (every recording must have the same set), ``common`` (the intersection) or a list. A
+    list fixes the order; otherwise it is alphabetical, so that sites that never meet still agree. Raises
+    FedgeoError naming the subject, file and channel that is missing.
     """
     union: dict[str, Recording] = {}
     for recording, head in zip(recordings, headers, strict=True):
@@ -177,16 +179,18 @@ def agree_channels(
                     else ""
                 )
                 raise recording.fault(
-                    f"no channel {channel}{where}: leave the recording out, set data.channels=common or list those to use"
+                    f"no channel {channel}{where}: leave the recording out, set data.channels=common "
+                    "or list those to use"
                 )
     return tuple(wanted)
 
 
 def agree_rates(recordings: Sequence[Recording], headers: Sequence[Header], resample: float | None) -> None:
     """Refuse recordings with different sampling rates, unless they are resampled to one."""
+    first, rate = recordings[0], headers[0].rate
     for recording, head in zip(recordings, headers, strict=True):
-        if resample is None and head.rate != headers[0].rate:
+        if resample is None and head.rate != rate:
             raise recording.fault(
-                f"sampled at {head.rate:g} Hz, subject {recordings[0].subject}'s {recordings[0].name} at "
-                f"{headers[0].rate:g} Hz: set data.resample={min(head.rate, headers[0].rate):g} or leave it out"
+                f"sampled at {head.rate:g} Hz, subject {first.subject}'s {first.name} at {rate:g} Hz: "
+                f"set data.resample={min(head.rate, rate):g}, or leave one out"
             )

@@ -1,8 +1,8 @@
 """Simulated EEG, for where no recording is at hand. Its results say nothing about people.
 
-Sources with mu and beta rhythms and background activity, mixed through one fixed lead field. A class weakens the
-rhythms of its own source (event-related desynchronisation); subjects differ in how strongly, in their lead field and
-in their gains; sensors add noise.
+Sources with mu and beta rhythms and background activity, mixed through one fixed lead field. A class weakens
+the rhythms of its own source (event-related desynchronisation); subjects differ in how strongly, in their
+lead field and in their gains; sensors add noise.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,14 @@ def simulated(
 ) -> list[Trials]:
     """Trials of simulated subjects ``simulated-1`` and on, band-limited to 8-32 Hz, in microvolt.
 
-    The trials of a class come in random order, ``round(seconds * rate)`` samples each, channels E1 and on. The same
-    arguments give the same bytes. Raises FedgeoError for fewer than two classes, channels or a rate too low for the band.
+    The trials of a class come in random order, ``round(seconds * rate)`` samples each, channels E1 and on.
+    The same arguments give the same bytes. Raises FedgeoError for fewer than two classes, channels or a rate
+    too low for the band.
     """
     if len(classes) < 2 or channels < 2 or subjects < 1 or trials_per_class < 1 or rate <= 2 * _BAND[1]:
         raise FedgeoError(
-            f"simulated EEG needs a subject, 2 classes, 2 channels, a trial a class and more than {2 * _BAND[1]:g} Hz; "
-            f"got {subjects}, {len(classes)}, {channels}, {trials_per_class}, {rate:g} Hz"
+            f"simulated EEG needs 1 subject, 2 classes, 2 channels, 1 trial a class and above {2 * _BAND[1]:g} Hz; "
+            f"got {subjects}, {len(classes)}, {channels}, {trials_per_class} and {rate:g} Hz"
         )
     field = _lead_field(len(classes), channels)
     return [
@@ -54,9 +55,11 @@ def simulated(
 
 
 def _lead_field(classes: int, channels: int) -> np.ndarray:
-    """(channels, classes + background): smooth patterns of sources inside a head whose upper half bears electrodes.
+    """(channels, classes + background): smooth patterns of sources inside a head whose upper half bears
+    electrodes.
 
-    The classes' sources lie in a ring around the top, as far apart as they can be; the background's lie anywhere.
+    The classes' sources lie in a ring around the top, as far apart as they can be; the background's lie
+    anywhere.
     """
     k = np.arange(channels) + 0.5
     height, angle = 1 - 0.9 * k / channels, np.pi * (1 + 5**0.5) * k

@@ -86,7 +86,7 @@ def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> np
             raise FedgeoError(f"{file}: domain {part!r} holds no samples: remove it or add some")
         dimension = dimension or shape[1]
         if shape[1] != dimension:
-            raise FedgeoError(f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X has {dimension}: use one encoder")
+            raise FedgeoError(f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X {dimension}: use one encoder")
     half = all(dtype == np.float16 for _, dtype in headers.values())
     total = sum(shape[0] for shape, _ in headers.values())
     out = np.empty((total, dimension or 0), np.float16 if half else np.float32)

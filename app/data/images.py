@@ -19,8 +19,9 @@ from app.errors import FedgeoError
 
 log = logging.getLogger(__name__)
 
+_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".jp2"}
 SUFFIXES = frozenset(
-    ".jpg .jpeg .jpe .jfif .png .bmp .gif .tif .tiff .webp .pbm .pgm .ppm .pnm .jp2 .avif".split()
+    _JPEG | {".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".pbm", ".pgm", ".ppm", ".pnm"}
 )
 SPLITS = {"train": TRAIN, "training": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
 _LITTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})

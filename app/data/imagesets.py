@@ -7,7 +7,7 @@ FedgeoError with the places looked at, what to fetch and where to put it.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,19 +28,26 @@ from app.data.images import ArrayImages, from_domain_folders, image_folder
 from app.data.source import TEST, TRAIN, UNSET, Source
 from app.errors import FedgeoError
 
-OFFICE_HOME_CLASSES = tuple(
-    "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair Clipboards Computer Couch "
-    "Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet Flipflops Flowers Folder Fork Glasses Hammer Helmet "
-    "Kettle Keyboard Knives Lamp_Shade Laptop Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil "
-    "Postit_Notes Printer Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon "
-    "TV Table Telephone ToothBrush Toys Trash_Can Webcam".split()
+# fmt: off
+OFFICE_HOME_CLASSES = (
+    "Alarm_Clock", "Backpack", "Batteries", "Bed", "Bike", "Bottle", "Bucket", "Calculator", "Calendar",
+    "Candles", "Chair", "Clipboards", "Computer", "Couch", "Curtains", "Desk_Lamp", "Drill", "Eraser",
+    "Exit_Sign", "Fan", "File_Cabinet", "Flipflops", "Flowers", "Folder", "Fork", "Glasses", "Hammer", "Helmet",
+    "Kettle", "Keyboard", "Knives", "Lamp_Shade", "Laptop", "Marker", "Monitor", "Mop", "Mouse", "Mug",
+    "Notebook", "Oven", "Pan", "Paper_Clip", "Pen", "Pencil", "Postit_Notes", "Printer", "Push_Pin", "Radio",
+    "Refrigerator", "Ruler", "Scissors", "Screwdriver", "Shelf", "Sink", "Sneakers", "Soda", "Speaker", "Spoon",
+    "TV", "Table", "Telephone", "ToothBrush", "Toys", "Trash_Can", "Webcam",
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
 class _DomainSet:
-    """A set in folders domain/class. ``domains`` maps what a domain's folder may be called (lower case, letters and
-    digits only) to the name it gets; ``inside`` are folders that may lie around them; ``repository`` is on Hugging Face."""
+    """A set in folders domain/class.
+
+    domains: what a domain's folder may be called (lower case, letters and digits only) and the name that it gets.
+    inside: folders in which the domains may lie. repository: the name on Hugging Face.
+    """
 
     name: str
     domains: Mapping[str, str]
@@ -203,8 +210,8 @@ def _domains(wanted: _DomainSet, path: Path | str | None, *, download: bool) -> 
         raise FedgeoError(f"{name}: domains {sorted(source.domains)} in {folder}, expected {sorted(expected)}")
     if len(source.classes) != wanted.classes:
         raise FedgeoError(
-            f"{name}: {len(source.classes)} classes in {folder}, expected {wanted.classes}; found {', '.join(source.classes)}: "
-            "use data=domain_folder for a part of the set or for classes of your own"
+            f"{name}: {len(source.classes)} classes in {folder}, expected {wanted.classes} "
+            f"(found {', '.join(source.classes)}): use data=domain_folder for a part of the set or other classes"
         )
     return source
 
@@ -222,7 +229,7 @@ def _domain_folders(folder: Path, domains: Mapping[str, str], inside: Sequence[s
 def _named(name: str, source: Source) -> Source:
     """The same source under the set's name, its one domain too."""
     domains = (name,) if len(source.domains) == 1 else source.domains
-    return Source(**{**vars(source), "name": name, "domains": domains})
+    return replace(source, name=name, domains=domains)
 
 
 IMAGE_SETS: Mapping[str, Callable[..., Source]] = {

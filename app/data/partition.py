@@ -48,9 +48,7 @@ class Partition:
 
     def counts(self, labels: np.ndarray, n_classes: int) -> np.ndarray:
         """Samples of each class at each client, int64 (clients, n_classes); labels (n,) are the source's."""
-        return np.stack([np.bincount(labels[rows], minlength=n_classes) for rows in self.clients]).astype(
-            np.int64
-        )
+        return np.stack([np.bincount(labels[rows], minlength=n_classes) for rows in self.clients]).astype(np.int64)
 
     def to_json(self, source: Source, split: Split) -> str:
         """The partition and the split it was cut from, with what identifies the source, as JSON text.
@@ -87,9 +85,7 @@ class Partition:
                 raise _fault(f"has format {saved['format']}, this version reads {FORMAT}")
             _check_identity(saved["source"], _identity(source))
             split = Split(*(_rows(saved["split"][name], source, name) for name in ("train", "val", "test")))
-            clients = tuple(
-                _rows(client["rows"], source, f"client {k}") for k, client in enumerate(saved["clients"])
-            )
+            clients = tuple(_rows(client["rows"], source, f"client {k}") for k, client in enumerate(saved["clients"]))
             partition = Partition(
                 clients, _domain_names(source, clients), str(saved["kind"]), int(saved["seed"]), saved["beta"]
             )
@@ -141,15 +137,11 @@ def split(source: Source, *, test_fraction: float, val_fraction: float, seed: in
     role[pool[(order >= n_test) & (order < n_test + n_val)]] = VAL
     parts = Split(*(np.flatnonzero(role == part) for part in (TRAIN, VAL, TEST)))
     if not len(parts.train):
-        raise FedgeoError(
-            f"{source.name}: no training rows: every sample is in its official test or validation set"
-        )
+        raise FedgeoError(f"{source.name}: no training rows: every sample is in its official test or validation set")
     return parts
 
 
-def subsample(
-    rows: np.ndarray, labels: np.ndarray, domain: np.ndarray, fraction: float, seed: int
-) -> np.ndarray:
+def subsample(rows: np.ndarray, labels: np.ndarray, domain: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """A random share of ``rows``, sorted: max(1, round(fraction * n)) of the n rows of each domain and class.
 
     rows: int64 (m,), the training rows. labels, domain: int64 (n,), the source's, indexed by ``rows``.
@@ -223,9 +215,7 @@ def _check_settings(kind: str, beta: float | None, min_per_client: int, min_per_
             raise FedgeoError(f"federation.{key}={value}: allowed are integers from {least}")
     if kind.endswith("dirichlet"):
         if beta is None or not 0 < beta < np.inf:
-            raise FedgeoError(
-                f"federation.beta={beta}: federation.partition={kind} needs a finite number > 0"
-            )
+            raise FedgeoError(f"federation.beta={beta}: federation.partition={kind} needs a finite number > 0")
         return float(beta)
     if min_per_class:
         raise FedgeoError(
@@ -346,7 +336,7 @@ def _repair(counts: np.ndarray, spare: np.ndarray, floor: np.ndarray, min_per_cl
                 spare[c] -= moved
             else:
                 donor = totals.argmax()
-                c = (counts[donor] - floor).argmax()
+                c = counts[donor].argmax()
                 moved = min(lack, counts[donor, c] - floor[c], totals[donor] - min_per_client)
                 counts[donor, c] -= moved
                 totals[donor] -= moved
@@ -412,9 +402,7 @@ def _identity(source: Source) -> dict[str, Any]:
 
 
 def _fault(what: str) -> FedgeoError:
-    return FedgeoError(
-        f"federation.partition_file {what}; give the file saved with a run on this data, or null"
-    )
+    return FedgeoError(f"federation.partition_file {what}; give the file saved with a run on this data, or null")
 
 
 def _check_identity(saved: dict[str, Any], here: dict[str, Any]) -> None:
@@ -429,9 +417,7 @@ def _check_identity(saved: dict[str, Any], here: dict[str, Any]) -> None:
                 f"is {there} there, {instead} here"
             )
     if saved["labels_sha256"] != here["labels_sha256"]:
-        raise _fault(
-            "is for the same number of samples, but their labels or domains differ or are in another order"
-        )
+        raise _fault("is for the same number of samples, but their labels or domains differ or are in another order")
 
 
 def _rows(values: list[int], source: Source, owner: str) -> np.ndarray:

@@ -31,7 +31,7 @@ class Pool:
             raw = np.asarray(self.source.features[rows], dtype=np.float32)
         else:
             raw = embed(self.source, rows, self.config)
-        return normalise(raw, self.config.encoder.normalise)
+        return embeddings.normalise(raw, self.config.encoder.normalise)
 
     def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """(x float32 (n, p), y int64 (n,)) of one client's training samples."""
@@ -89,11 +89,3 @@ def embed(source: Source, rows: np.ndarray, config: Config) -> np.ndarray:
 def cache_dir(config: Config) -> Path:
     """Where embeddings and processed trials are kept between runs."""
     return Path(config.cache_dir or Path.home() / ".cache" / "fedgeo").expanduser()
-
-
-def normalise(features: np.ndarray, how: str) -> np.ndarray:
-    """``l2``: every row to unit length (a zero row stays zero). ``none``: as they are. float32 (n, p)."""
-    if how == "none":
-        return features
-    norms = np.linalg.norm(features.astype(np.float64), axis=1, keepdims=True)
-    return (features / np.where(norms > 0, norms, 1)).astype(np.float32)

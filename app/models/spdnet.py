@@ -72,7 +72,7 @@ class _Spectral(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (g,) = grads
         values, vectors = ctx.saved_tensors
-        inner = vectors.mT @ (0.5 * (g + g.mT)) @ vectors
+        inner = (vectors.mT @ (g + g.mT) @ vectors).mul_(0.5)
         # the chain rule of divided differences: (log o max)[a, b] = log[max a, max b] * max[a, b]
         if ctx.logarithm:
             inner *= _log_differences(values.clamp(min=ctx.epsilon))

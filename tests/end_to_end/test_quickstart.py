@@ -57,7 +57,7 @@ def test_the_saved_model_scores_what_the_rounds_say(ran: Path) -> None:
     for which, number in (("final", 20), ("best", json.loads((ran / "summary.json").read_text())["best_round"])):
         with safe_open(ran / f"model-{which}.safetensors", "np") as model:
             weight, bias = model.get_tensor("linear.weight"), model.get_tensor("linear.bias")
-            assert json.loads(model.metadata()["classes"]) == [str(d) for d in range(10)]
+            assert json.loads(model.metadata()["fedgeo"])["classes"] == [str(d) for d in range(10)]
         test = world.split.test
         accuracy = np.mean((world.features(test) @ weight.T + bias).argmax(1) == world.source.labels[test])
         assert math.isclose(accuracy, rounds(ran)[number - 1]["accuracy"])
