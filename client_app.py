@@ -64,6 +64,20 @@ def geometry(message: Message, context: Context) -> Message:
     return messages.answer(message, here.clients, one)
 
 
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Count each client's own validation and test samples right and wrong."""
+    here = node_of(context)
+    weights, _ = messages.split_weights(message.content.array_records[messages.ARRAYS])
+    number = messages.read_round(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        with one_thread():
+            return messages.evaluate_reply(here.evaluate(client, number, weights))
+
+    return messages.answer(message, here.clients, one)
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""

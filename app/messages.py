@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
 COHORT = "cohort"
-TRAIN = "train"
+TRAIN, EVALUATE = "train", "evaluate"
 PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
 EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
 CLIENT_ERROR = 1000  # Flower keeps the codes below for itself
@@ -97,6 +97,28 @@ def read_update(reply: Message) -> Update:
         if not bool(torch.isfinite(value).all()):
             raise FedgeoError(f"client {client}: {name} holds values that are not finite")
     return Update(client, weights, extra, number(reply.content.metric_records[METRICS], "num-examples"))
+
+
+Evaluation = dict[str, tuple[np.ndarray, float]]  # 'val', 'test': (confusion int64 (C, C), summed cross-entropy)
+
+
+def evaluate_reply(evaluation: Evaluation) -> RecordDict:
+    """A client's evaluation; its weight is the number of its test samples."""
+    losses = {f"{part}_loss_sum": loss for part, (_, loss) in evaluation.items()}
+    samples = int(evaluation["test"][0].sum())
+    return RecordDict(
+        {
+            ARRAYS: to_record({part: confusion for part, (confusion, _) in evaluation.items()}),
+            METRICS: metrics_record({"num-examples": samples, **losses}),
+        }
+    )
+
+
+def read_evaluation(content: RecordDict) -> Evaluation:
+    """The evaluation of one client."""
+    metrics = content.metric_records[METRICS]
+    confusions = from_record(content.array_records[ARRAYS])
+    return {part: (confusion, number(metrics, f"{part}_loss_sum")) for part, confusion in confusions.items()}
 
 
 def read_round(content: RecordDict) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors.numpy import load_file, save
 
 from app import algorithms
@@ -20,21 +19,19 @@ from app.algorithms.fedavg import FedAvg
 from app.augmentation import Augmentation, AugmentedSet
 from app.checkpoint import ClientStates, write_atomic
 from app.config import Config
-from app.data.pool import Pool, pool
+from app.data.world import world
 from app.errors import FedgeoError
+from app.evaluation import evaluate
 from app.geometry import Geometry
 from app.models import build
-from app.models.base import Weights
+from app.models.base import Model, Weights
 from app.seeds import SHUFFLE, generator
 from app.statistics import gather
-from app.training.plain import LocalResult, LocalSettings, train
+from app.training.plain import LocalResult, LocalSettings, predict, train
 
+METHOD, MODEL = "method/", "model/"  # whose a client's kept tensors are
 SETS_BYTES = 2**30  # augmented sets kept between rounds; the oldest make room
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class MissingGeometry(FedgeoError):
-    """The node does not have the geometry that the round needs, and must be sent it."""
 
 
 class Node:
@@ -42,8 +39,8 @@ class Node:
 
     def __init__(self, config: Config, place: tuple[int, int], state: Path) -> None:
         self.config = config
-        self.pool: Pool = pool(config)
-        self.clients = hosted(len(self.pool.partition), *place)
+        self.world = world(config)
+        self.clients = hosted(len(self.world), *place)
         self.state = state
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
@@ -52,20 +49,19 @@ class Node:
 
     def hello(self, client: int) -> dict[str, Any]:
         """What must agree before anything is trained, and how many samples of each class there are."""
-        x, y = self.pool.client(client)
-        classes = self.pool.source.classes
+        classes = self.world.classes
         return {
-            "classes": list(classes),
-            "dimension": int(x.shape[1]),
-            "domain": self.pool.partition.domains[client],
-            "counts": np.bincount(y, minlength=len(classes)).tolist(),
             "code": code_hash(),
+            "classes": list(classes),
+            "facts": self.world.facts(client),
+            "domain": self.world.client_domain(client),
+            "counts": np.bincount(self.world.train(client).y, minlength=len(classes)).tolist(),
         }
 
     def statistics(self, client: int) -> dict[str, np.ndarray]:
         """The client's class statistics, packed."""
-        x, y = self.pool.client(client)
-        return gather(x, y, minimum=self.config.privacy.min_count).to_arrays()
+        own = self.world.train(client)
+        return gather(own.x, own.y, minimum=self.config.privacy.min_count).to_arrays()
 
     def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
         """Check the geometry and keep it under its digest."""
@@ -80,13 +76,14 @@ class Node:
         """How many samples were added, and the root of their mean squared perturbation."""
         data = self.data(client, digest)
         data.measure()
-        return {"num-examples": len(data), "added": data.added, "perturbation_rms": data.perturbation_rms}
+        return {"added": data.added, "perturbed": data.perturbed, "perturbation_rms": data.perturbation_rms}
 
     def train(self, client: int, number: int, digest: str, weights: Weights, shared: Weights) -> LocalResult:
         """One participation in round ``number``, from the global ``weights``."""
         config = self.config
         data = self.data(client, digest)
-        local = Local(weights, shared, self.states.load(client, before=number))
+        kept = self.states.load(client, before=number)
+        local = Local(weights, shared, unprefixed(kept, METHOD))
         settings = LocalSettings(
             epochs=config.training.epochs,
             batch_size=config.training.batch_size,
@@ -95,19 +92,40 @@ class Node:
             momentum=config.training.momentum,
             weight_decay=config.training.weight_decay,
         )
-        model = build(config.model, dimension=data.dimension, classes=len(self.pool.source.classes))
+        model = self.model()
+        model.load_local_state(unprefixed(kept, MODEL))
         seeded = generator(config.seed, SHUFFLE, client, number)
         result = train(model, data, self.algorithm, local, settings, seeded)
-        self.states.save(client, number, result.state)
+        self.states.save(client, number, prefixed(result.state, METHOD) | prefixed(model.local_state(), MODEL))
         return result
+
+    def evaluate(self, client: int, number: int, weights: Weights) -> dict[str, tuple[np.ndarray, float]]:
+        """After round ``number``: (confusion (C, C), summed loss) of the client's own 'val' and 'test' samples."""
+        model = self.model()
+        model.load(weights)
+        model.load_local_state(unprefixed(self.states.load(client, before=number + 1), MODEL))
+        classes = self.world.classes
+        counted = {}
+        for part in ("val", "test"):
+            own = self.world.held_out(part, client)
+            if not len(own):
+                counted[part] = (np.zeros((len(classes), len(classes)), dtype=np.int64), 0.0)
+                continue
+            scores = evaluate(predict(model, own.x), own.y, own.domain, self.world.domains, classes)
+            counted[part] = (scores.confusion, scores.loss * scores.samples)
+        return counted
 
     def examples(self, client: int, digest: str) -> float:
         """What the client's reply weighs in the average: ``federation.weights``."""
         if self.config.federation.weights == "equal":
             return 1.0
         if self.config.federation.weights == "real":
-            return float(len(self.pool.partition.clients[client]))
+            return float(len(self.world.train(client)))
         return float(len(self.data(client, digest)))
+
+    def model(self) -> Model:
+        """A fresh model of the configured kind."""
+        return build(self.config.model, self.world.inputs, len(self.world.classes))
 
     def data(self, client: int, digest: str) -> AugmentedSet:
         """The client's training set, kept while there is room. ``digest`` names the geometry, '' for none."""
@@ -115,13 +133,13 @@ class Node:
         if key in self._sets:
             self._sets.move_to_end(key)
             return self._sets[key]
-        x, y = self.pool.client(client)
-        if not len(x):
+        own = self.world.train(client)
+        if not len(own):
             raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
         chosen = self.config.augmentation
         made = AugmentedSet(
-            x,
-            y,
+            own.x,
+            own.y,
             settings=Augmentation(
                 kind=chosen.kind,
                 target=chosen.target,
@@ -131,7 +149,7 @@ class Node:
                 per_prototype=chosen.per_prototype,
             ),
             geometry=self._load_geometry(digest) if digest else None,
-            classes=len(self.pool.source.classes),
+            classes=len(self.world.classes),
             seed=self.config.seed,
             client=client,
         )
@@ -144,7 +162,7 @@ class Node:
         if self._geometry is None or self._geometry[0] != digest:
             path = self._geometry_path(digest)
             if not path.is_file():
-                raise MissingGeometry(f"missing geometry {digest}")
+                raise FedgeoError(f"the node lacks the geometry {digest} that the round needs")
             self._geometry = (digest, Geometry.from_arrays(load_file(path)))
         return self._geometry[1]
 
@@ -165,6 +183,16 @@ def local_algorithm(config: Config) -> Algorithm:
 def node(config: Config, place: tuple[int, int], state: Path) -> Node:
     """The node at ``place``, kept for the next message of the same process."""
     return Node(config, place, state)
+
+
+def prefixed(weights: Weights, prefix: str) -> Weights:
+    """The tensors with ``prefix`` before each name."""
+    return {prefix + name: value for name, value in weights.items()}
+
+
+def unprefixed(weights: Weights, prefix: str) -> Weights:
+    """The tensors whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
 
 def hosted(clients: int, place: int, places: int) -> list[int]:

@@ -21,7 +21,10 @@ pre { overflow-x: auto; font-size: .85rem; }
 """
 FIGURES = {
     "curves.png": "Scores and loss by round",
+    "domains.png": "Accuracy by domain",
+    "confusion.png": "Confusion of the final model",
     "label_distribution.png": "Samples of each class at each client",
+    "similarity.png": "Similarity of the class shapes between two domains",
 }
 
 

@@ -1,4 +1,4 @@
-"""One run on the server: discover the clients, run the strategy, evaluate each round, write the run directory."""
+"""One run on the server: discover the clients, run the strategy, score each round, write the run directory."""
 
 import shutil
 import time
@@ -6,21 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from app import figures, messages, report, strategies
 from app.config import Config
-from app.data.pool import Pool, pool
+from app.data.world import Samples, World, world
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
-from app.evaluation import Scores, evaluate
+from app.evaluation import Scores, evaluate, scores_from_confusions
 from app.models import build
-from app.models.base import Model
+from app.models.base import Weights
 from app.results import RunDirectory
 from app.seeds import INITIAL, generator, one_thread
+from app.training.plain import predict
 
 OnRound = Callable[[dict[str, Any]], None]
 
@@ -38,8 +37,7 @@ def run(grid: Grid, config: Config, run_dir: Path, on_round: OnRound | None = No
             server.run()
     except BaseException as error:
         text = str(error) if isinstance(error, FedgeoError) else f"{type(error).__name__}: {error}"
-        summary = results.finish("failed", text, server.facts())
-        report.write(results.path, summary)
+        report.write(results.path, results.finish("failed", text, server.facts()))
         raise
     summary = results.finish("completed", None, server.facts())
     report.write(results.path, summary)
@@ -58,87 +56,103 @@ class Server:
         self.strategy: strategies.Phased | None = None
         self.parameters = 0
         self.bytes_up = self.bytes_down = 0
-        self.best = -np.inf
+        self.best = float("-inf")
         self.clock = time.monotonic()
+        self.held_out: dict[str, Samples] = {}
+        self.last: Scores | None = None
 
     def run(self) -> None:
         """The whole run, from the partition to the last figures."""
         config = self.config
-        world = pool(config)
-        classes = world.source.classes
-        self.results.write("partition.json", world.partition.to_json(world.source, world.split))
-        self.grid.discover(len(world.partition), config.federation.deadline)
-        val, test = self._held_out(world, world.split.val), self._held_out(world, world.split.test)
-        model = build(config.model, dimension=test[0].shape[1], classes=len(classes))
-        model.reset(generator(config.seed, INITIAL))
-        self.parameters = sum(p.numel() for p in model.parameters())
-        self.strategy = strategies.build(config, len(world.partition))
-
-        def score(number: int, arrays: ArrayRecord) -> MetricRecord | None:
-            return self._score(number, arrays, model, world, val, test)
-
+        self.world: World = world(config)
+        self.results.write("partition.json", self.world.partition_json())
+        self.grid.discover(len(self.world), config.federation.deadline)
+        if self.world.central:
+            self.held_out = {part: self.world.held_out(part, None) for part in ("val", "test")}
+        self.model = build(config.model, self.world.inputs, len(self.world.classes))
+        self.model.reset(generator(config.seed, INITIAL))
+        initial = self.model.export()
+        self.parameters = sum(value.numel() for value in initial.values())
+        self.strategy = strategies.build(config, len(self.world), central=self.world.central)
         self.clock = time.monotonic()
         self.strategy.start(
             self.grid,
-            messages.weights_record(model.export()),
+            messages.weights_record(initial),
             num_rounds=config.federation.rounds,
             timeout=config.federation.deadline,
-            evaluate_fn=score,
+            evaluate_fn=self.after_round,
         )
-        self.results.save_model("final", model.export(), classes)
-        self._draw(world)
+        self.draw()
 
-    def _held_out(self, world: Pool, rows: np.ndarray) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
-        """(x, y, domain) of held-out rows."""
-        return torch.from_numpy(world.features(rows)), world.source.labels[rows], world.source.domain[rows]
-
-    def _score(self, number: int, arrays: ArrayRecord, model: Model, world: Pool, val: Any, test: Any) -> MetricRecord:
-        """After each round (0: before the first): evaluate, write the line, keep the best model."""
-        weights, _ = messages.split_weights(arrays)
-        model.load(weights)
+    def after_round(self, number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Score the round, write its line, keep the model. Round 0 is the state before the first."""
         traffic = self.grid.take_traffic()
         self.bytes_up += traffic.bytes_up
         self.bytes_down += traffic.bytes_down
-        scores = self._evaluate(model, world, test)
         if number == 0:  # the phases before the first round have no line of their own
             self.clock = time.monotonic()
-            return MetricRecord({self.config.metric.name: scores.row()[self.config.metric.name]})
-        row = {"round": number, **scores.row()}
-        if len(val[1]):
-            row |= self._evaluate(model, world, val).row("val_")
+            return None
+        weights, _ = messages.split_weights(arrays)
+        scores = self.score(weights)
+        row = {"round": number, **scores["test"].row()}
+        if "val" in scores:
+            row |= {f"val_{key}": value for key, value in scores["val"].row().items() if not isinstance(value, dict)}
         row |= {
             "train_loss": traffic.train_loss,
             "seconds": time.monotonic() - self.clock,
             "bytes_up": traffic.bytes_up,
             "bytes_down": traffic.bytes_down,
-            "clients": traffic.replies,
+            "clients": traffic.trained,
             "failures": len(traffic.failures),
         }
         self.clock = time.monotonic()
-        row.pop("val_accuracy_by_domain", None)
+        self.last = scores["test"]
         self.results.append(row)
+        self.keep(number, row, weights)
         if self.on_round is not None:
             self.on_round(row)
-        chosen = row.get(f"val_{self.config.metric.name}", number)  # without validation: the last round
-        if chosen > self.best:
-            self.best = chosen
-            self.results.save_model("best", weights, world.source.classes)
         return MetricRecord({self.config.metric.name: row[self.config.metric.name]})
 
-    def _evaluate(self, model: Model, world: Pool, held_out: Any) -> Scores:
-        x, y, domain = held_out
-        model.eval()
-        with torch.no_grad():
-            logits = torch.cat([model(part).logits for part in x.split(4096)])
-        return evaluate(logits.numpy(), y, domain, world.source.domains, world.source.classes)
+    def score(self, weights: Weights) -> dict[str, Scores]:
+        """'test' and, where there are validation samples, 'val': by the server or from the clients' counts."""
+        if self.world.central:
+            self.model.load(weights)
+            return {
+                part: evaluate(predict(self.model, s.x), s.y, s.domain, self.world.domains, self.world.classes)
+                for part, s in self.held_out.items()
+                if len(s) or part == "test"
+            }
+        assert self.strategy is not None
+        scores = {}
+        for part in ("val", "test"):
+            counted = {client: said[part] for client, said in self.strategy.evaluated.items()}
+            if part == "test" or any(confusion.any() for confusion, _ in counted.values()):
+                scores[part] = scores_from_confusions(
+                    [confusion for confusion, _ in counted.values()],
+                    [self.world.client_domain(client) for client in counted],
+                    [loss for _, loss in counted.values()],
+                )
+        return scores
 
-    def _draw(self, world: Pool) -> None:
+    def keep(self, number: int, row: dict[str, Any], weights: Weights) -> None:
+        """model-final is the last round's; model-best that of the best validation round, or the last without."""
+        self.results.save_model("final", weights, self.world.classes)
+        chosen = row.get(f"val_{self.config.metric.name}", number)
+        if chosen > self.best:
+            self.best = chosen
+            self.results.save_model("best", weights, self.world.classes)
+
+    def draw(self) -> None:
+        """The figures of the run."""
         folder = self.results.path / "figures"
         figures.curves(self.results.rows, folder / "curves.png", self.config.metric.name)
-        assert self.strategy is not None and self.strategy.hello is not None
+        assert self.strategy is not None and self.strategy.hello is not None and self.last is not None
         hello = self.strategy.hello
         names = [f"{domain or 'client'} {i}" for i, domain in enumerate(hello.domains)]
         figures.label_distribution(hello.counts, hello.classes, folder / "label_distribution.png", names)
+        figures.confusion(self.last.confusion, self.world.classes, folder / "confusion.png")
+        if len(self.last.accuracy_by_domain) > 1:
+            figures.domain_bars(self.last.accuracy_by_domain, folder / "domains.png")
 
     def facts(self) -> dict[str, Any]:
         """What only the server knows, for the summary; also of a run that failed on its way."""

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def bids(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Subjects 02 and 10 with two runs of the task imagery, 10 with one of rest as well; C3 of 02 is marked bad."""
+    """Subjects 02 and 10 with two runs of the task imagery, 10 with one of rest as well; C3 of 02 is marked
+    bad."""
     root = tmp_path_factory.mktemp("bids")
     for subject, task, run, seed in (
         ("10", "imagery", "01", 1), ("10", "imagery", "02", 2), ("10", "rest", "01", 3),
@@ -55,7 +56,10 @@ def test_subjects_and_runs_are_chosen(bids: Path) -> None:
         ({"task": "rest"}, "subject 02 of participants.tsv has no EEG of task 'rest'"),
         ({"task": "imagery", "runs": [3]}, r"subject 02 of participants.tsv has no EEG.*among runs \[3\]"),
         ({"task": "imagery", "subjects": ["99"]}, "subject 99 is not among 02, 10"),
-        ({"task": "imagery", "events": {"left": "left", "right": "T2x"}}, "subject 02, sub-02/eeg/.*none of the annotations"),
+        (
+            {"task": "imagery", "events": {"left": "left", "right": "T2x"}},
+            "subject 02, sub-02/eeg/.*none of the annotations",
+        ),
     ],
 )
 def test_what_is_not_there_is_named(bids: Path, arguments: dict, message: str) -> None:

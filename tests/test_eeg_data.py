@@ -46,7 +46,10 @@ def test_trials_that_do_not_fit_their_labels_or_channels_are_refused() -> None:
         ({"rate": 128.0}, r"subject S2 has 128 Hz, subject S1 160 Hz: set data.resample=128"),
         ({"channels": ("C3", "Cz")}, r"subject S2 has no \['C4'\]"),
         ({"channels": ("C4", "C3")}, r"subject S2 has another channel order"),
-        ({"trials": np.zeros((6, 2, 4), dtype=np.float32)}, r"subject S2 has 4 samples a trial, subject S1 5"),
+        (
+            {"trials": np.zeros((6, 2, 4), dtype=np.float32)},
+            r"subject S2 has 4 samples a trial, subject S1 5",
+        ),
     ],
 )
 def test_subjects_that_differ_are_refused_by_name(changes: dict, message: str) -> None:
@@ -55,7 +58,7 @@ def test_subjects_that_differ_are_refused_by_name(changes: dict, message: str) -
 
 
 def test_subjects_that_agree_pass_and_no_subject_does_not() -> None:
-    assert check_agreement([some_trials(), some_trials(subject="S2")]) is None
+    check_agreement([some_trials(), some_trials(subject="S2")])
     with pytest.raises(FedgeoError, match="no subject"):
         check_agreement([])
 
@@ -171,7 +174,8 @@ def test_processes_side_by_side_leave_one_whole_entry(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from app.data.eeg_cache import cached; "
         "from app.data.eeg_simulated import simulated; "
         "make = lambda: simulated(1, channels=8)[0]; folder = Path(sys.argv[1]); "
-        "[cached(folder, 'S', {'n': n}, make) for n in range(3)]; print(float(cached(folder, 'S', {'n': 0}, make).trials.sum()))"
+        "[cached(folder, 'S', {'n': n}, make) for n in range(3)]; "
+        "print(float(cached(folder, 'S', {'n': 0}, make).trials.sum()))"
     )
     root = Path(__file__).resolve().parent.parent
     workers = [
@@ -185,6 +189,12 @@ def test_processes_side_by_side_leave_one_whole_entry(tmp_path: Path) -> None:
     assert len(entries) == 3
     assert all({item.name for item in entry.iterdir()} == {"trials.npy", "trials.json"} for entry in entries)
     assert all(json.loads((entry / "trials.json").read_text())["subject"] == "simulated-1" for entry in entries)
+
+
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FedgeoError, match=f"cannot be written at {tmp_path}"):
+        cached(tmp_path / "file" / "cache", "S1", {}, some_trials)
 
 
 def test_the_hash_is_of_the_bytes(tmp_path: Path) -> None:
@@ -234,7 +244,9 @@ def test_simulated_subjects_can_be_learnt_and_transfer_less_well() -> None:
     covariances = [Covariances("oas").transform(subject.trials.astype(float)) for subject in subjects]
     model = make_pipeline(TangentSpace(), LogisticRegression(max_iter=1000))
     folds = StratifiedKFold(4, shuffle=True, random_state=0)
-    within = np.mean([cross_val_score(model, x, s.labels, cv=folds).mean() for x, s in zip(covariances, subjects)])
+    within = np.mean(
+        [cross_val_score(model, x, s.labels, cv=folds).mean() for x, s in zip(covariances, subjects, strict=True)]
+    )
     across = []
     for left_out, subject in enumerate(subjects):
         others = [index for index in range(len(subjects)) if index != left_out]

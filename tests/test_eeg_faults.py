@@ -1,6 +1,5 @@
 """Recordings that cannot be used: refused by subject, file and channel, or handled and reported."""
 
-import re
 from pathlib import Path
 
 import mne
@@ -53,14 +52,14 @@ def test_a_channel_that_goes_flat_for_a_trial_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("factor", "advice"), [(1e6, "data.scale=1e-06"), (1e-6, "data.scale=1e+06"), (1e3, "data.scale=0.001")]
+    ("factor", "advice"), [(1e6, "data.scale by 1e-06"), (1e-6, "data.scale by 1e+06"), (1e3, "data.scale by 0.001")]
 )
 def test_another_unit_is_refused_with_the_likely_factor(tmp_path: Path, factor: float, advice: str) -> None:
     raw = make_raw()
     raw._data *= factor
     good_beside(tmp_path, raw)
     refused(tmp_path, "subject bad", "bad/x_raw.fif", "expected 1 to 100", advice)
-    scale = float(re.search(r"data.scale=(\S+)", advice)[1])  # type: ignore[index]
+    scale = float(advice.split()[-1])
     (mended,) = eeg_folder(tmp_path, events=EVENTS, subjects=["bad"], scale=scale)
     save(make_raw(), tmp_path / "same" / "x_raw.fif")
     (same,) = eeg_folder(tmp_path, events=EVENTS, subjects=["same"])
@@ -126,13 +125,14 @@ def test_two_classes_at_once_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, "subject bad", "two classes have an event at 6.000 s")
 
 
-@pytest.mark.parametrize("name", ["x.edf", "x.bdf", "x_raw.fif", "x.vhdr", "x.set"])
+@pytest.mark.parametrize("name", ["x.edf", "x.bdf", "x.gdf", "x_raw.fif", "x.vhdr", "x.set"])
 def test_a_truncated_file_is_named_for_deletion(tmp_path: Path, name: str) -> None:
-    file = save(make_raw(), tmp_path / "bad" / name)
+    codes = ("1", "2") if name.endswith(".gdf") else ("T1", "T2")
+    file = save(make_raw(labels=codes * 5), tmp_path / "bad" / name)
     data = file.with_suffix(".eeg") if file.suffix == ".vhdr" else file
     data.write_bytes(data.read_bytes()[: data.stat().st_size * 6 // 10])
     prefix = "Comment/" if file.suffix == ".vhdr" else ""
-    events = {"left": f"{prefix}T1", "right": f"{prefix}T2"}
+    events = {"left": prefix + codes[0], "right": prefix + codes[1]}
     refused(tmp_path, "subject bad", f"bad/{name}", f"delete {file}", events=events)
 
 
@@ -142,6 +142,24 @@ def test_a_file_cut_within_its_header_is_named_for_deletion(tmp_path: Path) -> N
     refused(tmp_path, f"delete {file}", "header is not complete")
     file.write_bytes(b"")
     refused(tmp_path, f"delete {file}")
+    file.rename(file.with_suffix(".gdf"))
+    refused(tmp_path, f"delete {file.with_suffix('.gdf')}", "header is not complete")
+
+
+def test_a_recorder_that_was_never_stopped_is_no_fault(tmp_path: Path) -> None:
+    """Its header says -1 records; the length of the file counts then."""
+    file = save(make_raw(), tmp_path / "a" / "x.edf")
+    content = file.read_bytes()
+    file.write_bytes(content[:236] + b"-1".ljust(8) + content[244:])
+    assert len(eeg_folder(tmp_path, events=EVENTS)[0]) == 10
+
+
+def test_a_fault_of_all_recordings_is_told_once(tmp_path: Path) -> None:
+    raw = make_raw().set_eeg_reference("average", verbose="ERROR")
+    for run in (1, 2):
+        save(raw, tmp_path / "a" / f"run{run}_raw.fif")
+    (trials,) = eeg_folder(tmp_path, events=EVENTS)
+    assert trials.notes == ("all recordings: average reference: covariances have rank 3 of 4",)
 
 
 def test_average_reference_is_reported(tmp_path: Path) -> None:

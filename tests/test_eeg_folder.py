@@ -24,7 +24,8 @@ SORTED_CHANNELS = ("C3", "C4", "Fp1", "Oz")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("Fp1.", "Fp1"), ("Fc5.", "FC5"), ("Cz..", "Cz"), ("FP1", "Fp1"), ("EEG Fp1-REF", "Fp1"), ("EEG FP1-Ref", "Fp1"),
+        ("Fp1.", "Fp1"), ("Fc5.", "FC5"), ("Cz..", "Cz"), ("FP1", "Fp1"), ("EEG Fp1-REF", "Fp1"),
+        ("EEG FP1-Ref", "Fp1"),
         ("EEG C3-LE", "C3"), ("C3-A2", "C3"), (" POZ ", "POz"), ("t3", "T7"), ("EEG T6-REF", "P8"), ("FCZ", "FCz"),
         ("Fp1-F7", "Fp1-F7"), ("EEG A1-REF", "A1"), ("E17", "E17"), ("EEG 001", "EEG 001"), ("iz", "Iz"),
     ],
@@ -77,7 +78,10 @@ def test_the_band_passes_what_it_should(tmp_path: Path) -> None:
 def test_resampling_brings_two_rates_together(tmp_path: Path) -> None:
     for name, rate in (("a", 160.0), ("b", 128.0)):
         raw = make_raw(channels=("C3", "C4"), rate=rate)
-        raw._data[:] = [20e-6 * np.sin(2 * np.pi * 10 * raw.times), 20e-6 * np.cos(2 * np.pi * 10 * raw.times)]
+        raw._data[:] = [
+            20e-6 * np.sin(2 * np.pi * 10 * raw.times),
+            20e-6 * np.cos(2 * np.pi * 10 * raw.times),
+        ]
         save(raw, tmp_path / name / "x_raw.fif")
     first, second = eeg_folder(tmp_path, events=EVENTS, window=(0.0, 2.0), resample=100.0)
     assert first.rate == second.rate == 100.0
@@ -182,7 +186,10 @@ def test_a_pattern_finds_subject_and_run(tmp_path: Path) -> None:
     pattern = r"p(?P<subject>\d+)_block(?P<run>\d+)"
     subjects = eeg_folder(tmp_path, events=EVENTS, subject_pattern=pattern, runs=[1])
     assert [subject.subject for subject in subjects] == ["7", "11"]
-    assert [len(subject) for subject in eeg_folder(tmp_path, events=EVENTS, subject_pattern=r"(p\d+)_")] == [20, 10]
+    assert [len(subject) for subject in eeg_folder(tmp_path, events=EVENTS, subject_pattern=r"(p\d+)_")] == [
+        20,
+        10,
+    ]
     with pytest.raises(FedgeoError, match="finds no subject in p11_block1_raw.fif"):
         eeg_folder(tmp_path, events=EVENTS, subject_pattern=r"x(\d+)")
     with pytest.raises(FedgeoError, match="tells no run"):
@@ -201,9 +208,18 @@ def test_a_subject_number_that_fits_two_is_refused(tmp_path: Path) -> None:
 def test_runs_of_another_meaning_are_not_mixed(tmp_path: Path) -> None:
     for run in (4, 6):
         save(make_raw(), tmp_path / f"S001R{run:02d}.edf")
-    with pytest.raises(FedgeoError, match=r"left and right fist in runs \[4\] but both fists and both feet in runs \[6\]"):
+    with pytest.raises(
+        FedgeoError, match=r"left and right fist in runs \[4\] but both fists and both feet in runs \[6\]"
+    ):
         eeg_folder(tmp_path, events=EVENTS)
     assert len(eeg_folder(tmp_path, events=EVENTS, runs=[6])[0]) == 10
+
+
+def test_an_upper_case_suffix_is_a_recording_too(tmp_path: Path) -> None:
+    file = save(make_raw(), tmp_path / "S001R04.edf")
+    file.rename(tmp_path / "S001R04.EDF")
+    (trials,) = eeg_folder(tmp_path, events=EVENTS, runs=[4])
+    assert (trials.subject, len(trials)) == ("S001", 10)
 
 
 def test_the_order_of_the_mapping_is_the_order_of_the_classes(tmp_path: Path) -> None:
@@ -240,6 +256,7 @@ def test_labelled_recordings_are_cut_into_windows(tmp_path: Path) -> None:
         ("name,label\nx,rest", "has columns"),
         ("file,label\nnothing.fif,rest", "line 2: 'nothing.fif' is not in data.path"),
         ("file,label\nx_raw.fif,rest\nx_raw.fif,rest", "line 3: 'x_raw.fif' has a label already"),
+        ("file,label\nx_raw.fif,", "line 2: 'x_raw.fif' has no label"),
         ("file,label\nx_raw.fif,other", "a/x_raw.fif has label 'other', which is none of"),
         ("file,label\n", "labels no recording"),
     ],
@@ -263,7 +280,10 @@ def test_windows_and_labels_need_each_other(tmp_path: Path) -> None:
         eeg_folder(tmp_path, labels_csv=tmp_path / "none.csv", windows=(1.0, 1.0))
     with pytest.raises(FedgeoError, match="45.0 s long, less than one window of 60 s"):
         eeg_folder(
-            tmp_path, labels_csv=tmp_path / "labels.csv", windows=(60.0, 1.0), events={"rest": "rest", "task": "task"}
+            tmp_path,
+            labels_csv=tmp_path / "labels.csv",
+            windows=(60.0, 1.0),
+            events={"rest": "rest", "task": "task"},
         )
 
 
@@ -275,7 +295,11 @@ def test_the_cache_follows_content_and_settings(tmp_path: Path) -> None:
     (again,) = eeg_folder(folder, events=EVENTS, cache=cache)
     assert isinstance(again.trials, np.memmap)
     assert np.array_equal(stored.trials, fresh.trials) and np.array_equal(again.trials, fresh.trials)
-    assert (again.labels.tolist(), again.notes, again.classes) == (fresh.labels.tolist(), fresh.notes, fresh.classes)
+    assert (again.labels.tolist(), again.notes, again.classes) == (
+        fresh.labels.tolist(),
+        fresh.notes,
+        fresh.classes,
+    )
     assert len(list(cache.iterdir())) == 1
     (swapped,) = eeg_folder(folder, events=dict(reversed(EVENTS.items())), cache=cache)
     assert swapped.classes == ("right_hand", "left_hand")

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture
 def physionet(test_data: Path, tmp_path: Path) -> Path:
-    """A folder that may be written, with links to the recordings of the subjects that have all imagery runs."""
+    """A folder that may be written, with links to the recordings of the subjects that have all imagery
+    runs."""
     below = Path("MNE-eegbci-data", "files", "eegmmidb", "1.0.0")
     for subject in ("S001", "S004", "S015", "S042"):
         (tmp_path / below / subject).mkdir(parents=True)
@@ -54,7 +55,9 @@ def test_physionetmi_has_the_form_of_the_paper(physionet: Path, offline: None) -
         assert 1 < np.median(subject.trials.std(axis=(0, 2))) < 100
 
 
-def test_trials_equal_those_of_moabbs_own_paradigm(physionet: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_equal_those_of_moabbs_own_paradigm(
+    physionet: Path, offline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An independent path: MOABB's filters and epochs, in microvolts, for the same four events."""
     from moabb.datasets import PhysionetMI
     from moabb.paradigms import MotorImagery
@@ -105,7 +108,15 @@ def test_weibo2014_has_the_form_of_the_paper(tmp_path: Path, offline: None) -> N
     assert subject.trials.shape == (14, 60, 801) and subject.rate == 200.0
     assert subject.classes == WEIBO2014_CLASSES and len(WEIBO2014_CLASSES) == 7
     assert not {"CB1", "CB2", "VEO", "HEO"} & set(subject.channels)
-    names = ["left_hand", "right_hand", "hands", "feet", "left_hand_right_foot", "right_hand_left_foot", "rest"]
+    names = [
+        "left_hand",
+        "right_hand",
+        "hands",
+        "feet",
+        "left_hand_right_foot",
+        "right_hand_left_foot",
+        "rest",
+    ]
     assert [subject.classes[label] for label in subject.labels] == [names[code - 1] for code in labels]
 
 

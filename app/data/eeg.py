@@ -38,11 +38,7 @@ class Trials:
 
     def __post_init__(self) -> None:
         n = len(self.labels)
-        if (
-            self.trials.ndim != 3
-            or self.trials.shape[:2] != (n, len(self.channels))
-            or self.run.shape != (n,)
-        ):
+        if self.trials.ndim != 3 or self.trials.shape[:2] != (n, len(self.channels)) or self.run.shape != (n,):
             raise FedgeoError(
                 f"subject {self.subject}: trials {self.trials.shape} do not fit {n} labels, {len(self.run)} "
                 f"run numbers and {len(self.channels)} channels"
@@ -63,9 +59,7 @@ def check_agreement(subjects: Sequence[Trials]) -> None:
     for other in subjects[1:]:
         pair = f"subject {other.subject} has {{}}, subject {first.subject} {{}}: {{}}"
         if other.classes != first.classes:
-            raise FedgeoError(
-                pair.format(f"classes {list(other.classes)}", list(first.classes), "set data.events")
-            )
+            raise FedgeoError(pair.format(f"classes {list(other.classes)}", list(first.classes), "set data.events"))
         if other.rate != first.rate:
             lower = min(other.rate, first.rate)
             advice = f"set data.resample={lower:g} or leave the subject out"
@@ -101,9 +95,7 @@ def split_subject(
             f"the fractions {fractions} of training, validation and test must be positive and add up to 1"
         )
     units = np.unique(runs, return_inverse=True)[1] if grouped else np.arange(len(labels))
-    unit_labels = np.array(
-        [np.bincount(labels[units == unit]).argmax() for unit in range(units.max(initial=-1) + 1)]
-    )
+    unit_labels = np.array([np.bincount(labels[units == unit]).argmax() for unit in range(units.max(initial=-1) + 1)])
     n, parts = len(unit_labels), sum(fraction > 0 for fraction in fractions)
     if n < parts:
         raise FedgeoError(f"{n} {'recordings' if grouped else 'trials'} cannot be split into {parts} parts")

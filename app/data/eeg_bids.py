@@ -48,8 +48,7 @@ def eeg_bids(
     root = Path(path).expanduser()
     listed = _participants(root)
     chosen = [
-        subject
-        for (subject,) in select_subjects([(s,) for s in listed], listed, subjects, where=f"data.path={root}")
+        subject for (subject,) in select_subjects([(s,) for s in listed], listed, subjects, where=f"data.path={root}")
     ]
     recordings = []
     for subject in chosen:
@@ -65,9 +64,7 @@ def eeg_bids(
         found = [item for item in found if runs is None or (item.run is not None and int(item.run) in runs)]
         if not found:
             among = f" among runs {list(runs)}" if runs is not None else ""
-            raise FedgeoError(
-                f"subject {subject} of participants.tsv has no EEG of task {task!r}{among} in {root}"
-            )
+            raise FedgeoError(f"subject {subject} of participants.tsv has no EEG of task {task!r}{among} in {root}")
         for item in sorted(found, key=lambda item: str(item.fpath)):
             name = str(item.fpath.relative_to(root))
             # events.tsv and channels.tsv decide the trials too, so they count for the hash

@@ -6,6 +6,7 @@ never see half of one; an entry that was damaged later is recognised by its chec
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from app.data.eeg import Trials
+from app.errors import FedgeoError
 
 VERSION = 1  # to be raised when the processing changes
 
@@ -47,16 +49,17 @@ def cached(folder: Path, subject: str, settings: dict, process: Callable[[], Tri
 def _store(entry: Path, trials: Trials) -> Trials:
     """Write an entry beside its place and move it there; another process's equal entry may come first."""
     partial = entry.with_name(f"{entry.name}.{uuid.uuid4().hex}.tmp")
-    partial.mkdir(parents=True)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise FedgeoError(f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}") from error
     try:
         with (partial / "trials.npy").open("wb") as file:
             np.save(file, np.ascontiguousarray(trials.trials, dtype=np.float32))
             file.flush()
             os.fsync(file.fileno())
         fields = {
-            field.name: getattr(trials, field.name)
-            for field in dataclasses.fields(trials)
-            if field.name != "trials"
+            field.name: getattr(trials, field.name) for field in dataclasses.fields(trials) if field.name != "trials"
         }
         fields |= {"labels": trials.labels.tolist(), "run": trials.run.tolist()}
         fields["checksum"] = _checksum(np.asarray(trials.trials, dtype=np.float32))
@@ -74,8 +77,10 @@ def _move(partial: Path, entry: Path) -> None:
         try:
             partial.rename(entry)
             return
-        except OSError:  # the place is taken: by an equal entry, or by a damaged one
-            if _load(entry) is not None:
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            if _load(entry) is not None:  # else a damaged entry holds the place
                 return
         damaged = entry.with_name(f"{entry.name}.{uuid.uuid4().hex}.old")
         with contextlib.suppress(FileNotFoundError):  # another process was quicker to take it away

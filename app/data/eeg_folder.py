@@ -64,17 +64,11 @@ def eeg_folder(
         events = events or {label: label for label in sorted(set(labels.values()))}
         _check_labels(labels, events, root)
         if windows is None:
-            raise FedgeoError(
-                "data.labels_csv needs data.windows=[length,step] in seconds to cut the recordings by"
-            )
+            raise FedgeoError("data.labels_csv needs data.windows=[length,step] in seconds to cut the recordings by")
     elif windows is not None:
-        raise FedgeoError(
-            "data.windows is for labelled recordings: give data.labels_csv as well, or set data.window"
-        )
+        raise FedgeoError("data.windows is for labelled recordings: give data.labels_csv as well, or set data.window")
     named = [(_name_parts(file.relative_to(root), root, subject_pattern), file) for file in files]
-    items = [
-        (subject, run, file) for (subject, run), file in named if runs is None or _run_of(run, file) in runs
-    ]
+    items = [(subject, run, file) for (subject, run), file in named if runs is None or _run_of(run, file) in runs]
     known = [subject for (subject, _), _ in named]
     chosen = select_subjects(items, known, subjects, where=f"data.path={root}, runs {runs or 'all'}")
     recordings = [
@@ -111,8 +105,8 @@ def select_subjects(
 ) -> list[tuple]:
     """Those items (subject first) whose subject is wanted; None wants all.
 
-    A name matches itself, 7 and "7" match the last number in S007. Raises FedgeoError for a wanted subject that
-    is unknown, matches several, or has no item.
+    A name matches itself, 7 and "7" match the last number in S007. Raises FedgeoError for a wanted subject
+    that is unknown, matches several, or has no item.
     """
     if wanted is None and items:
         return list(items)
@@ -166,9 +160,7 @@ def _name_parts(relative: Path, root: Path, pattern: str | None) -> tuple[str, i
         groups = match.groupdict() if match else {}
         subject = groups.get("subject") or (match.group(1) if match and match.groups() else None)
         if not subject:
-            raise FedgeoError(
-                f"data.subject_pattern={pattern!r} finds no subject in {text}: it needs a group for it"
-            )
+            raise FedgeoError(f"data.subject_pattern={pattern!r} finds no subject in {text}: it needs a group for it")
         return subject, int(groups["run"]) if groups.get("run") else None
     physionet = _EEGMMIDB.search(relative.name)
     if physionet:
@@ -222,6 +214,8 @@ def _read_labels(table: Path, root: Path, files: Sequence[Path]) -> dict[Path, s
             raise FedgeoError(f"{table.name}, line {line}: {row['file']!r} {problem}")
         if named[0] in labels:
             raise FedgeoError(f"{table.name}, line {line}: {row['file']!r} has a label already")
+        if not row["label"]:
+            raise FedgeoError(f"{table.name}, line {line}: {row['file']!r} has no label")
         labels[named[0]] = row["label"]
     if not labels:
         raise FedgeoError(f"{table.name} labels no recording")
@@ -231,6 +225,4 @@ def _read_labels(table: Path, root: Path, files: Sequence[Path]) -> dict[Path, s
 def _check_labels(labels: Mapping[Path, str], events: Mapping[str, str], root: Path) -> None:
     for file, label in labels.items():
         if label not in events.values():
-            raise FedgeoError(
-                f"{file.relative_to(root)} has label {label!r}, which is none of {list(events.values())}"
-            )
+            raise FedgeoError(f"{file.relative_to(root)} has label {label!r}, which is none of {list(events.values())}")

@@ -47,6 +47,7 @@ def eeg_moabb(
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | None = None,
     resample: float | None = None,
+    scale: float = 1.0,
     channels: str | Sequence[str] = "all",
     path: str | Path | None = None,
     cache: str | Path | None = None,
@@ -55,7 +56,7 @@ def eeg_moabb(
 
     name: MOABB's class, in any case (``PhysionetMI``). events: its classes, named, in the order wanted (a
     mere number of classes would let ``rest`` in). interval: seconds from the set's own event; None is the
-    set's own. subjects: None is all; exclude: left out of them. band, notch, resample, channels: as for
+    set's own. subjects: None is all; exclude: left out of them. band, notch, resample, scale, channels: as for
     ``eeg_folder``. path: MNE_DATA for this call. cache: a folder for the processed trials.
 
     Raises FedgeoError for an unknown set or event, and for missing data: where it was looked for and what to
@@ -71,15 +72,13 @@ def eeg_moabb(
             band=band,
             notch=notch,
             resample=resample,
-            microvolts=dataset.unit_factor,
+            microvolts=dataset.unit_factor * scale,
         )
         everyone = [(str(subject), subject) for subject in dataset.subject_list]
         chosen = select_subjects(everyone, [text for text, _ in everyone], subjects, where=name)
         folder = None if cache is None else Path(cache).expanduser()
         result = [
-            _subject(dataset, subject, processing, channels, folder)
-            for _, subject in chosen
-            if subject not in exclude
+            _subject(dataset, subject, processing, channels, folder) for _, subject in chosen if subject not in exclude
         ]
     check_agreement(result)
     return result
@@ -109,9 +108,7 @@ def weibo2014(
     *, subjects: Sequence[int] | None = None, path: str | Path | None = None, cache: str | Path | None = None
 ) -> list[Trials]:
     """Weibo2014 as in the paper: seven classes, [3, 7] s (801 samples at 200 Hz), 8-32 Hz, 60 channels."""
-    return eeg_moabb(
-        "Weibo2014", events=WEIBO2014_CLASSES, interval=(3, 7), subjects=subjects, path=path, cache=cache
-    )
+    return eeg_moabb("Weibo2014", events=WEIBO2014_CLASSES, interval=(3, 7), subjects=subjects, path=path, cache=cache)
 
 
 @contextmanager
@@ -122,9 +119,7 @@ def _moabb_environment(path: str | Path | None) -> Iterator[None]:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise FedgeoError(f"data.path={folder} is not a folder")
-        settings |= {"MNE_DATA": str(folder)} | {
-            f"MNE_DATASETS_{key}_PATH": str(folder) for key in _FOLDERS.values()
-        }
+        settings |= {"MNE_DATA": str(folder)} | {f"MNE_DATASETS_{key}_PATH": str(folder) for key in _FOLDERS.values()}
     before = {key: os.environ.get(key) for key in settings}
     os.environ.update(settings)
     try:
@@ -144,18 +139,14 @@ def _dataset(name: str, events: Sequence[str]) -> Any:
     known = {kind.__name__.casefold(): kind for kind in dataset_list}
     if name.casefold() not in known:
         close = [known[key].__name__ for key in difflib.get_close_matches(name.casefold(), known)]
-        raise FedgeoError(
-            f"MOABB has no data set {name!r}" + (f"; it has {', '.join(close)}" if close else "")
-        )
+        raise FedgeoError(f"MOABB has no data set {name!r}" + (f"; it has {', '.join(close)}" if close else ""))
     dataset = known[name.casefold()]()
     kind = type(dataset).__name__
     if dataset.paradigm != "imagery":
         raise FedgeoError(f"{kind} is a {dataset.paradigm} set, not motor imagery")
     unknown = [event for event in events if event not in dataset.event_id]
     if unknown or len(events) < 2:
-        raise FedgeoError(
-            f"{kind} needs data.events, two or more of {sorted(dataset.event_id)}, not {list(events)}"
-        )
+        raise FedgeoError(f"{kind} needs data.events, two or more of {sorted(dataset.event_id)}, not {list(events)}")
     if kind == "PhysionetMI":
         dataset.hand_runs = dataset.hand_runs if {"left_hand", "right_hand"} & set(events) else []
         dataset.feet_runs = dataset.feet_runs if {"hands", "feet"} & set(events) else []
@@ -220,9 +211,7 @@ def _recordings(dataset: Any, subject: int, files: Sequence[Path], events: set[s
                 ready = eeg_channels(raw, str(subject), name)
                 recordings.append(Recording(str(subject), name, tuple(files), partial(_given, ready)))
     if not recordings:
-        raise FedgeoError(
-            f"subject {subject} of {dataset}: no recording has any of the events {sorted(events)}"
-        )
+        raise FedgeoError(f"subject {subject} of {dataset}: no recording has any of the events {sorted(events)}")
     return recordings
 
 

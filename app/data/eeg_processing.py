@@ -23,8 +23,8 @@ class Processing:
     classes. window: seconds from the event, both ends included. windows: (length, step) in seconds of windows
     cut side by side from labelled recordings, instead of events. band: Hz, zero-phase Butterworth filter of
     order 4 (MOABB's, so that a recording gives the same trials whichever way it is read). notch: Hz or a
-    list, mne's default FIR notch filter. resample: Hz, mne's default, after the filters. microvolts:
-    microvolts in one unit of the reader.
+    list, mne's default FIR notch filter. resample: Hz, mne's default, after the filters. microvolts: how many
+    one unit of the reader is.
     """
 
     events: dict[str, str]
@@ -38,15 +38,11 @@ class Processing:
     def __post_init__(self) -> None:
         values = list(self.events.values())
         if len(self.events) < 2 or len(set(values)) != len(values):
-            raise FedgeoError(
-                f"data.events must give two classes or more, each its own annotation: {self.events}"
-            )
+            raise FedgeoError(f"data.events must give two classes or more, each its own annotation: {self.events}")
         if self.window[0] >= self.window[1]:
             raise FedgeoError(f"data.window {list(self.window)} must end after it starts")
         if self.windows is not None and min(self.windows) <= 0:
-            raise FedgeoError(
-                f"data.windows {list(self.windows)} must be a positive length and step in seconds"
-            )
+            raise FedgeoError(f"data.windows {list(self.windows)} must be a positive length and step in seconds")
         if self.band is not None and not 0 < self.band[0] < self.band[1]:
             raise FedgeoError(f"data.band {list(self.band)} must be two rising frequencies in Hz")
 
@@ -88,9 +84,7 @@ def _subject(
         "channels": channels,
     }
     settings = content | processing.settings()
-    return cached(
-        cache, recordings[0].subject, settings, lambda: cut_subject(recordings, processing, channels)
-    )
+    return cached(cache, recordings[0].subject, settings, lambda: cut_subject(recordings, processing, channels))
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,8 @@ def _cut(recording: Recording, channels: tuple[str, ...], processing: Processing
     except Exception as error:  # a file can also break off among its samples
         raise unreadable(recording.files[0], recording.subject, recording.name, error) from error
     _refuse_not_finite(raw, recording)
-    events = _windows(raw, recording, processing) if recording.label else _events(raw, recording, processing)
+    cut = _events if recording.label is None else _windows
+    events = cut(raw, recording, processing)
     epochs = _epochs(raw, events, processing, drop_bad=True)
     if len(epochs) < len(events):
         reasons = sorted({reason for log in epochs.drop_log for reason in log})
@@ -137,11 +132,7 @@ def cut_subject(recordings: Sequence[Recording], processing: Processing, channel
     cuts = [_cut(recording, channels, processing) for recording in recordings]
     labels = np.concatenate([cut.labels for cut in cuts])
     classes = tuple(processing.events)
-    notes = [
-        f"{recording.name}: {note}"
-        for recording, cut in zip(recordings, cuts, strict=True)
-        for note in cut.notes
-    ]
+    notes = _gather([(recording.name, cut.notes) for recording, cut in zip(recordings, cuts, strict=True)])
     notes += [f"no trial of class {name}" for index, name in enumerate(classes) if index not in labels]
     return Trials(
         subject=recordings[0].subject,
@@ -156,6 +147,15 @@ def cut_subject(recordings: Sequence[Recording], processing: Processing, channel
         windowed=recordings[0].label is not None,
         notes=tuple(notes),
     )
+
+
+def _gather(by_recording: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """Notes with the recordings they are about; one that all recordings share is told once."""
+    shared = [note for note in by_recording[0][1] if all(note in notes for _, notes in by_recording)]
+    if len(by_recording) == 1:
+        shared = []
+    rest = [f"{name}: {note}" for name, notes in by_recording for note in notes if note not in shared]
+    return [f"all recordings: {note}" for note in shared] + rest
 
 
 def _events(raw: mne.io.BaseRaw, recording: Recording, processing: Processing) -> np.ndarray:
@@ -174,9 +174,7 @@ def _events(raw: mne.io.BaseRaw, recording: Recording, processing: Processing) -
     times, counts = np.unique(events[:, 0], return_counts=True)
     if (counts > 1).any():
         second = (times[counts > 1][0] - raw.first_samp) / raw.info["sfreq"]
-        raise recording.fault(
-            f"two classes have an event at {second:.3f} s: correct the annotations or data.events"
-        )
+        raise recording.fault(f"two classes have an event at {second:.3f} s: correct the annotations or data.events")
     return events
 
 
@@ -205,8 +203,7 @@ def _epochs(raw: mne.io.BaseRaw, events: np.ndarray, processing: Processing, *, 
 def _filter(
     raw: mne.io.BaseRaw, events: np.ndarray, recording: Recording, processing: Processing
 ) -> tuple[mne.io.BaseRaw, np.ndarray]:
-    """Notch, band-pass and resample the whole recording, before it is cut: trials then have no filter
-    edges."""
+    """Notch, band-pass and resample the whole recording before it is cut: trials have no filter edges then."""
     rate = min(float(raw.info["sfreq"]), processing.resample or np.inf)
     if processing.band is not None and processing.band[1] >= rate / 2:
         low, high = processing.band
@@ -223,9 +220,7 @@ def _filter(
 
 
 def _refuse_not_finite(raw: mne.io.BaseRaw, recording: Recording) -> None:
-    broken = [
-        name for name, row in zip(raw.ch_names, raw.get_data(), strict=True) if not np.isfinite(row).all()
-    ]
+    broken = [name for name, row in zip(raw.ch_names, raw.get_data(), strict=True) if not np.isfinite(row).all()]
     if broken:
         raise recording.fault(
             f"channel {', '.join(broken)} holds values that are not numbers (NaN or infinite): repair or "
@@ -234,8 +229,7 @@ def _refuse_not_finite(raw: mne.io.BaseRaw, recording: Recording) -> None:
 
 
 def _refuse_flat(epochs: mne.Epochs, recording: Recording) -> None:
-    """A channel that does not move during a trial makes its covariance singular; looked for before any
-    filter."""
+    """A channel that does not move during a trial has no covariance; looked for before any filter."""
     flat = np.ptp(epochs.get_data(copy=False), axis=2) == 0
     for channel, trials in zip(epochs.ch_names, flat.sum(axis=0), strict=True):
         if trials:
@@ -253,16 +247,14 @@ def _check_unit(raw: mne.io.BaseRaw, recording: Recording, microvolts: float) ->
     """
     length = min(round(raw.info["sfreq"]), raw.n_times)
     count = raw.n_times // length
-    spread = (
-        raw.get_data(stop=count * length).reshape(len(raw.ch_names), count, length).std(axis=2) * microvolts
-    )
+    spread = raw.get_data(stop=count * length).reshape(len(raw.ch_names), count, length).std(axis=2) * microvolts
     moving = np.where(spread > 0, spread, np.nan)
     typical = float(np.nanmedian(np.nanmedian(moving, axis=1)))
     factor = 10.0 ** (3 * round(np.log10(TYPICAL_STD / typical) / 3))
     if factor != 1:
         raise recording.fault(
             f"a channel's standard deviation is {typical:.3g} microvolt, expected 1 to 100, so the unit is "
-            f"wrong: set data.scale={factor * microvolts / 1e6:g} or correct the unit in its header"
+            f"wrong: multiply data.scale by {factor:g}, or correct the unit in its header"
         )
     if not 1 <= typical <= 100:
         return [f"unusual size: a channel's standard deviation is {typical:.3g} microvolt"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mne
 
+from app.data.eeg_length import shortfall
 from app.errors import FedgeoError
 
 mne.set_log_level("ERROR")
@@ -26,9 +27,11 @@ _NOT_EEG = re.compile(
 
 @dataclass(frozen=True)
 class Recording:
-    """One recording to process. ``files``: all it is read from, for its hash. ``open``: reads it afresh, with
-    channel names normalised and non-EEG channels left out. ``label``: its class, where the recording has
-    one."""
+    """One recording to process.
+
+    files: all it is read from, for its hash. open: reads it afresh, with channel names normalised and non-EEG
+    channels left out. label: its class, where the whole recording has one.
+    """
 
     subject: str
     name: str
@@ -78,8 +81,7 @@ def unreadable(path: Path, subject: str, name: str, reason: object) -> FedgeoErr
     """The error for a file that cannot be read to its end."""
     detail = " ".join(str(reason).split())[:200]
     return FedgeoError(
-        f"subject {subject}, {name}: the file is truncated or damaged ({detail}): delete {path} "
-        "and fetch it again"
+        f"subject {subject}, {name}: the file is truncated or damaged ({detail}): delete {path} and fetch it again"
     )
 
 
@@ -90,9 +92,7 @@ def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw
     """
     types = dict(zip(raw.ch_names, raw.get_channel_types(), strict=True))
     eeg = [
-        channel
-        for channel, kind in types.items()
-        if kind == "eeg" and not _NOT_EEG.match(normalise_channel(channel))
+        channel for channel, kind in types.items() if kind == "eeg" and not _NOT_EEG.match(normalise_channel(channel))
     ]
     if not eeg:
         raise FedgeoError(
@@ -112,21 +112,10 @@ def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw
 
 
 def refuse_truncated(path: Path, subject: str, name: str) -> None:
-    """Refuse an EDF or BDF file shorter than its header says, which mne would read in silence."""
-    width = {".edf": 2, ".bdf": 3}.get(path.suffix.lower())
-    if width is None:
-        return
-    try:
-        with path.open("rb") as file:
-            head = file.read(256)
-            records, signals = int(head[236:244]), int(head[252:256])
-            file.seek(256 + signals * 216)
-            samples = sum(int(file.read(8)) for _ in range(signals))
-        stated = int(head[184:192]) + records * samples * width
-    except ValueError as error:
-        raise unreadable(path, subject, name, "its header is not complete") from error
-    if records >= 0 and path.stat().st_size < stated:  # -1 records: still being written when it was closed
-        raise unreadable(path, subject, name, f"{path.stat().st_size:,} bytes, its header says {stated:,}")
+    """Refuse a file that is shorter than its header says, naming it for deletion."""
+    reason = shortfall(path)
+    if reason is not None:
+        raise unreadable(path, subject, name, reason)
 
 
 @dataclass(frozen=True)
@@ -164,9 +153,7 @@ def agree_channels(
     if isinstance(channels, str) and channels != "all":
         raise FedgeoError(f"data.channels is {channels!r}: give all, common or a list of names")
     wanted = (
-        sorted(union, key=str.casefold)
-        if isinstance(channels, str)
-        else [normalise_channel(name) for name in channels]
+        sorted(union, key=str.casefold) if isinstance(channels, str) else [normalise_channel(name) for name in channels]
     )
     if not wanted or len(set(wanted)) != len(wanted):
         raise FedgeoError(f"data.channels must name each channel once, and at least one: {wanted}")
@@ -174,9 +161,7 @@ def agree_channels(
         for channel in wanted:
             if channel not in head.channels:
                 where = (
-                    f", which subject {union[channel].subject}'s {union[channel].name} has"
-                    if channel in union
-                    else ""
+                    f", which subject {union[channel].subject}'s {union[channel].name} has" if channel in union else ""
                 )
                 raise recording.fault(
                     f"no channel {channel}{where}: leave the recording out, set data.channels=common "

@@ -1,6 +1,7 @@
 """Embeddings made beforehand, read from one npz file."""
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,12 +28,14 @@ def features(path: Path | str) -> Source:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FedgeoError(f"{file}: no such file: set data.path to an npz file with <domain>_X and <domain>_y")
+    if not zipfile.is_zipfile(file):
+        raise FedgeoError(f"{file}: not a readable npz file (text, a single array, or torn): write it with numpy.savez")
     try:
         with np.load(file, allow_pickle=False) as archive:
             return _read(file, archive)
     except FedgeoError:
         raise
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError, AttributeError) as fault:
+    except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError) as fault:
         raise FedgeoError(f"{file}: not a readable npz file of plain arrays ({fault}): write it anew") from fault
 
 

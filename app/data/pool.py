@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,18 +13,59 @@ from app.data import partition as parts
 from app.data.embedded import sklearn_digits
 from app.data.partition import Partition, Split
 from app.data.source import Source
+from app.data.world import Samples
 from app.errors import FedgeoError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
-    """A source, its split and its partition; embeddings are computed for the rows that are asked for."""
+    """A source, its split and its partition: the world of images. Rows are embedded when they are asked for."""
 
     config: Config
     source: Source
     split: Split
     partition: Partition
-    _embedded: dict[int, np.ndarray] = field(default_factory=dict)
+    _clients: dict[int, Samples] = field(default_factory=dict)
+
+    central = True  # the server holds validation and test samples
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.source.classes
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return self.source.domains
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, int]:
+        return {"dimension": self.features(self.split.test[:1]).shape[1]}
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+    def client_domain(self, client: int) -> str | None:
+        return self.partition.domains[client]
+
+    def train(self, client: int) -> Samples:
+        if client not in self._clients:
+            self._clients[client] = self.samples(self.partition.clients[client])
+        return self._clients[client]
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        if client is not None:
+            raise FedgeoError(f"client {client} holds no {part} samples of its own: the server does")
+        return self.samples(self.split.val if part == "val" else self.split.test)
+
+    def facts(self, client: int) -> dict[str, Any]:
+        return {"dimension": int(self.train(client).x.shape[1])}
+
+    def partition_json(self) -> str:
+        return self.partition.to_json(self.source, self.split)
+
+    def samples(self, rows: np.ndarray) -> Samples:
+        """The samples of these rows of the source."""
+        return Samples(self.features(rows), self.source.labels[rows], self.source.domain[rows])
 
     def features(self, rows: np.ndarray) -> np.ndarray:
         """float32 (len(rows), p) embeddings of these rows of the source, normalised as configured."""
@@ -32,13 +74,6 @@ class Pool:
         else:
             raw = embed(self.source, rows, self.config)
         return embeddings.normalise(raw, self.config.encoder.normalise)
-
-    def client(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """(x float32 (n, p), y int64 (n,)) of one client's training samples."""
-        rows = self.partition.clients[number]
-        if number not in self._embedded:
-            self._embedded[number] = self.features(rows)
-        return self._embedded[number], self.source.labels[rows]
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,9 +19,13 @@ class Traffic:
 
     bytes_up: int = 0
     bytes_down: int = 0
-    replies: int = 0
     failures: dict[int, str] = field(default_factory=dict)
     losses: list[tuple[float, float]] = field(default_factory=list)  # (examples, train loss) of each client
+
+    @property
+    def trained(self) -> int:
+        """How many clients' training replies there were."""
+        return len(self.losses)
 
     @property
     def train_loss(self) -> float | None:
@@ -109,7 +113,6 @@ class CohortGrid(Grid):
             self._traffic.bytes_down += records.payload_bytes(request.content)
             if client in parts:
                 self._traffic.bytes_up += records.payload_bytes(parts[client])
-                self._traffic.replies += 1
                 self._traffic.losses += records.read_loss(parts[client])
                 replies.append(Message(parts[client], reply_to=request))
             else:

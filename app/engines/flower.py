@@ -5,6 +5,7 @@ directory before the app's bundle, and the user's Flower configuration is left a
 carries a mark in its environment, so that stopping leaves none behind.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -157,10 +158,12 @@ class SuperLink:
             self.process.send_signal(signal.SIGTERM)
         marked = list(self._marked())
         for process in marked:
-            _try(process.terminate)
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
         _, stubborn = psutil.wait_procs(marked, timeout=5)
         for process in [*stubborn, *self._marked()]:
-            _try(process.kill)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         if self.process is not None:
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -188,10 +191,3 @@ def _healthy(port: int) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
-
-
-def _try(action: Any) -> None:
-    try:
-        action()
-    except psutil.Error:
-        pass

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 
 from app import strategies
 from app.config import Config, load
-from app.data.pool import pool
+from app.data.world import world
 from app.engines.flower import SuperLink
 from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
@@ -67,8 +67,8 @@ def plan(overrides: Sequence[str], label: str = "", run_dir: Path | None = None)
     words = tuple(o for o in overrides if not o.startswith("run_dir=")) + tuple(a for a in absolute if a)
     where = run_dir or (Path(config.run_dir) if config.run_dir else default_run_dir(config))
     check_new(where.absolute())
-    world = pool(config)
-    strategies.build(config, len(world.partition))
+    planned = world(config)
+    strategies.build(config, len(planned), central=planned.central)
     return Job(words, load(words), where.absolute(), label)
 
 
@@ -117,7 +117,7 @@ def run_on_flower(job: Job, superlink: SuperLink, on_round: OnRound) -> dict[str
 
 def nodes(config: Config) -> int:
     """How many simulated nodes host the clients: one a core, or as ``federation.clients_per_node`` says."""
-    clients = len(pool(config).partition)
+    clients = len(world(config))
     each = config.federation.clients_per_node
     if each == "auto":
         return min(clients, os.cpu_count() or 1)

@@ -1,11 +1,12 @@
 """The models, by the configuration's ``model.kind``."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from app.models.base import Model
 from app.models.head import Head
 
 
-def build(settings: Any, *, dimension: int, classes: int) -> Model:
-    """A fresh model for inputs of ``dimension``; ``settings`` is the model group of the configuration."""
-    return Head(dimension, classes, settings.hidden)
+def build(settings: Any, inputs: Mapping[str, Any], classes: int) -> Model:
+    """A fresh model. settings: the configuration's model group. inputs: what the world says of its samples."""
+    return Head(inputs["dimension"], classes, settings.hidden)

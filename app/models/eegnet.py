@@ -32,9 +32,9 @@ class EEGNet(Model):
         samples: int,
         classes: int,
         rate: float,
-        F1: int = 8,  # noqa: N803  the paper's names
-        D: int = 2,  # noqa: N803
-        F2: int = 16,  # noqa: N803
+        F1: int = 8,
+        D: int = 2,
+        F2: int = 16,
         pools: tuple[int, int] = (4, 8),
         dropout: float = 0.25,
     ) -> None:
@@ -175,7 +175,7 @@ def _window_moments(x: Tensor, kernel: int) -> tuple[Tensor, Tensor]:
     """
     count, t = x.numel(), x.shape[-1]
     padded = _same(x.flatten(0, 1), kernel)
-    mean = padded.sum(0, dtype=torch.float64).unfold(0, kernel, 1).sum(0) / count
+    mean = padded.sum(0).double().unfold(0, kernel, 1).sum(0) / count
     second = torch.zeros(kernel, kernel, dtype=torch.float64, device=x.device)
     whole = t - t % kernel
     for start, stop, length in ((0, whole, kernel), (whole, t, t - whole)):

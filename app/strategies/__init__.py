@@ -13,12 +13,15 @@ from app.strategies.ggeur import GGEUR
 from app.strategies.phased import Phased
 
 
-def build(config: Config, clients: int) -> Phased:
-    """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs."""
-    base = build_base(config.method, clients)
+def build(config: Config, clients: int, *, central: bool) -> Phased:
+    """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs.
+
+    clients: how many there are. central: whether the server evaluates.
+    """
+    common = (build_base(config.method, clients), config.federation, config.seed, code_hash())
     if config.augmentation.kind == "none":
-        return Phased(base, config.federation, config.seed, code_hash())
-    return GGEUR(base, config.federation, config.seed, code_hash(), config.augmentation)
+        return Phased(*common, central=central)
+    return GGEUR(*common, central=central, augmentation=config.augmentation)
 
 
 def build_base(method: Method, clients: int) -> Strategy:

@@ -18,9 +18,16 @@ class GGEUR(Phased):
     """The paper's method as a wrapper: the base strategy trains on what the clients augment."""
 
     def __init__(
-        self, base: Strategy, federation: Federation, seed: int, code: str, augmentation: Augmentation
+        self,
+        base: Strategy,
+        federation: Federation,
+        seed: int,
+        code: str,
+        *,
+        central: bool,
+        augmentation: Augmentation,
     ) -> None:
-        super().__init__(base, federation, seed, code)
+        super().__init__(base, federation, seed, code, central=central)
         self.augmentation = augmentation
         self.added = 0
         self.perturbation_rms = 0.0
@@ -34,11 +41,11 @@ class GGEUR(Phased):
         content = RecordDict({messages.ARRAYS: messages.to_record(arrays), messages.CONFIG: config})
         replies = self.ask(grid, messages.GEOMETRY, content)
         metrics = [reply.content.metric_records[messages.METRICS] for reply in replies]
-        added = [messages.number(m, "added") for m in metrics]
+        self.added = int(sum(messages.number(m, "added") for m in metrics))
+        perturbed = [messages.number(m, "perturbed") for m in metrics]
         rms = [messages.number(m, "perturbation_rms") for m in metrics]
-        self.added = int(sum(added))
-        energy = sum(n * r**2 for n, r in zip(added, rms, strict=True))
-        self.perturbation_rms = math.sqrt(energy / self.added) if self.added else 0.0
+        energy = sum(n * r**2 for n, r in zip(perturbed, rms, strict=True))
+        self.perturbation_rms = math.sqrt(energy / sum(perturbed)) if sum(perturbed) else 0.0
 
     def merge(self, grid: CohortGrid) -> Geometry:
         """The global shape of every class that a client holds, and with step 2 the clients' prototypes."""

@@ -7,6 +7,7 @@ participants, and stop when more clients fail than may. GGEUR builds on it.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from logging import INFO
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -19,7 +20,7 @@ from app.config import Federation
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
 
-AGREED = {  # what all clients must say alike, and what to do where they do not
+AGREED = {  # what to do where clients do not say the same
     "code": "install the same version of the app on every node",
     "classes": "give every site the same class names",
     "dimension": "use one encoder everywhere",
@@ -35,15 +36,28 @@ class Hello:
     counts: np.ndarray
 
 
+def compare(client: int, words: dict[str, Any], first: int, reference: dict[str, Any]) -> None:
+    """Refuse a client that differs from the first one in what all must have alike, by the fact's name."""
+    flat = [{"code": said["code"], "classes": said["classes"], **said["facts"]} for said in (words, reference)]
+    for fact in flat[1]:
+        if flat[0].get(fact) != flat[1][fact]:
+            mend = AGREED.get(fact, "encode, record and process the data in one way everywhere")
+            raise FedgeoError(
+                f"client {client} has {fact} {flat[0].get(fact)}, client {first} has {flat[1][fact]}: {mend}"
+            )
+
+
 class Phased(Strategy):
     """Wraps ``base`` with the hello phase, reproducible participation and a bound on failures."""
 
-    def __init__(self, base: Strategy, federation: Federation, seed: int, code: str) -> None:
+    def __init__(self, base: Strategy, federation: Federation, seed: int, code: str, *, central: bool) -> None:
         self.base = base
         self.federation = federation
         self.seed = seed
         self.code = code
+        self.central = central  # whether the server evaluates; else every client does, after each round
         self.hello: Hello | None = None
+        self.evaluated: dict[int, messages.Evaluation] = {}
 
     def summary(self) -> None:
         log(INFO, "\t├──> %s round %s", type(self).__name__, type(self.base).__name__)
@@ -79,11 +93,7 @@ class Phased(Strategy):
         if reference["code"] != self.code:
             raise FedgeoError(f"client {first} runs another version of the code: {AGREED['code']}")
         for client, words in said.items():
-            for key, mend in AGREED.items():
-                if words[key] != reference[key]:
-                    raise FedgeoError(
-                        f"client {client} has {key} {words[key]}, client {first} has {reference[key]}: {mend}"
-                    )
+            compare(client, words, first, reference)
         return Hello(
             tuple(reference["classes"]),
             tuple(words["domain"] for words in said.values()),
@@ -136,7 +146,16 @@ class Phased(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        return self.base.configure_evaluate(server_round, arrays, config, grid)
+        assert isinstance(grid, CohortGrid)
+        if self.central:
+            return []
+        grid.select()
+        config["server-round"] = server_round
+        content = RecordDict({messages.ARRAYS: arrays, messages.CONFIG: config})
+        return [Message(content, client, messages.EVALUATE) for client in grid.get_node_ids()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        return self.base.aggregate_evaluate(server_round, replies)
+        if not self.central:
+            good = self.check(f"evaluation of round {server_round}", replies)
+            self.evaluated = {reply.metadata.src_node_id: messages.read_evaluation(reply.content) for reply in good}
+        return None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -114,6 +115,13 @@ def train(
     with torch.no_grad():
         extra, state = algorithm.finish(trained, local)
     return LocalResult(trained.weights, extra, state, mean_loss, len(losses))
+
+
+@torch.no_grad()
+def predict(model: Model, x: np.ndarray, batch_size: int = 1024) -> np.ndarray:
+    """The model's logits, (n, C), in evaluation mode. x: (n, ...) in the model's own dtype."""
+    model.eval()
+    return torch.cat([model(part).logits for part in torch.from_numpy(x).split(batch_size)]).numpy()
 
 
 def schedule(data: Data, settings: LocalSettings, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

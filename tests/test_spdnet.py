@@ -1,0 +1,479 @@
+"""SPDnet: every layer's gradient against high-precision differences, the exchanged weights, and the traps."""
+
+import copy
+import math
+from collections.abc import Callable
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+from app.errors import FedgeoError
+from app.manifolds import distance_to_stiefel, proj_avg, project, random_stiefel, retract, rl_avg
+from app.models.spdnet import SPDNet, bimap, re_eig, re_log_eig
+
+EPSILON = 0.1
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+def covariances(n: int, c: int, seed: int, scale: float = 3.0) -> Tensor:
+    x = normal(n, c, 5 * c, seed=seed)
+    return scale * x @ x.mT / (5 * c)
+
+
+def with_eigenvalues(values: list[float], seed: int = 0) -> Tensor:
+    u = random_stiefel(len(values), len(values), generator(seed))
+    s = u * torch.tensor(values, dtype=torch.float64) @ u.mT
+    return 0.5 * (s + s.mT)
+
+
+def small(seed: int = 0, hidden: tuple[int, ...] = (3,), vectorise: str = "vec") -> SPDNet:
+    model = SPDNet(5, hidden, 3, EPSILON, vectorise)
+    model.reset(generator(seed))
+    return model
+
+
+def differences(f: Callable[[Tensor], Tensor], x: Tensor, h: float) -> Tensor:
+    """Central differences of a scalar function, entry by entry."""
+    result = torch.zeros_like(x)
+    for i in range(x.numel()):
+        e = torch.zeros(x.numel(), dtype=x.dtype)
+        e[i] = h
+        e = e.view_as(x)
+        result.view(-1)[i] = (f(x + e) - f(x - e)) / (2 * h)
+    return result
+
+
+def relative_error(a: Tensor, b: Tensor) -> float:
+    """The distance of a from b by the size of b; where b is 0 but for the rounding of 60 digits, the distance itself."""
+    distance, size = float(torch.linalg.norm(a - b)), float(torch.linalg.norm(b))
+    return distance / size if size > 1e-30 else distance
+
+
+# ------------------------------------------------ ReEig, ReEig + LogEig
+
+
+def exact_gradient(s: Tensor, g: Tensor, epsilon: float, logarithm: bool) -> Tensor:
+    """The gradient of <g, f(S)> over symmetric S, from differences taken with 60 digits."""
+    k = s.shape[-1]
+
+    def value(m: mpmath.matrix) -> mpmath.mpf:
+        values, vectors = mpmath.eigsy(m)
+        total = mpmath.mpf(0)
+        for i in range(k):
+            image = max(values[i], mpmath.mpf(epsilon))
+            column = vectors[:, i]
+            total += (mpmath.log(image) if logarithm else image) * (column.T * weights * column)[0]
+        return total
+
+    with mpmath.workdps(60):
+        h = mpmath.mpf(10) ** -25
+        base, weights = mpmath.matrix(s.tolist()), mpmath.matrix(g.tolist())
+        result = torch.zeros(k, k, dtype=torch.float64)
+        for i in range(k):
+            for j in range(i + 1):
+                up, down = base.copy(), base.copy()
+                up[i, j] += h
+                down[i, j] -= h
+                if i != j:
+                    up[j, i] += h
+                    down[j, i] -= h
+                slope = float((value(up) - value(down)) / (2 * h))
+                result[i, j] = result[j, i] = slope if i == j else slope / 2
+        return result
+
+
+SPECTRA = {
+    "generic": [0.01, 0.5, 2.0, 7.0],
+    "none clamped": [0.3, 0.5, 2.0, 7.0],
+    "all clamped": [1e-6, 1e-3, 0.02, 0.09],
+    "repeated": [0.02, 0.02, 3.0, 3.0],
+    "identity": [2.0, 2.0, 2.0, 2.0],
+    "nearly repeated": [1.0, 1.0 + 1e-9, 1.0 + 3e-13, 2.0],
+    "nearly repeated, small beside large": [0.3, 0.3 * (1 + 1e-7), 1e4, 1e4 * (1 + 1e-10)],
+    "rank-deficient": [0.0, 0.0, 1.0, 4.0],
+    "indefinite by rounding": [-1e-16, 1e-16, 1.0, 1.0],
+    "both sides of epsilon": [EPSILON * (1 - 1e-6), EPSILON * (1 + 1e-6), 1.0, 2.0],
+    "wide": [0.2, 30.0, 4e3, 5e5],
+}
+
+
+@pytest.mark.parametrize("logarithm", [True, False], ids=["ReEig + LogEig", "ReEig"])
+@pytest.mark.parametrize("case", SPECTRA)
+def test_spectral_gradients_are_exact(case: str, logarithm: bool) -> None:
+    values = SPECTRA[case]
+    s = 2.0 * torch.eye(4, dtype=torch.float64) if case == "identity" else with_eigenvalues(values)
+    s.requires_grad_()
+    g = normal(4, 4, seed=1)
+    (gradient,) = torch.autograd.grad(((re_log_eig if logarithm else re_eig)(s, EPSILON) * g).sum(), s)
+    expected = exact_gradient(s.detach(), g, EPSILON, logarithm)
+    assert torch.isfinite(gradient).all()
+    assert relative_error(gradient, expected) < 1e-7
+    if case == "all clamped":
+        assert torch.count_nonzero(gradient) == 0
+
+
+def test_autograd_through_eigh_would_be_nan_where_eigenvalues_repeat() -> None:
+    s = (2.0 * torch.eye(4, dtype=torch.float64)).requires_grad_()
+    values, vectors = torch.linalg.eigh(s)
+    naive = (vectors * values.clamp(min=EPSILON).log()) @ vectors.mT
+    (gradient,) = torch.autograd.grad((naive * normal(4, 4, seed=1)).sum(), s)
+    assert not torch.isfinite(gradient).all()
+
+
+def test_a_large_trial_does_not_change_what_the_others_get() -> None:
+    batch = torch.stack([with_eigenvalues(v, seed=i) for i, v in enumerate(SPECTRA.values())])
+    batch[3] *= 100
+    batch[4] *= 1e4
+    batch.requires_grad_()
+    g = normal(*batch.shape, seed=2)
+    (gradient,) = torch.autograd.grad((re_log_eig(batch, EPSILON) * g).sum(), batch)
+    for i in range(len(batch)):
+        expected = exact_gradient(batch[i].detach(), g[i], EPSILON, True)
+        assert relative_error(gradient[i], expected) < 1e-7
+
+
+def test_spectral_values_against_mpmath() -> None:
+    s = with_eigenvalues([1e-4, 0.5, 2.0, 7.0])
+    with mpmath.workdps(40):
+        values, vectors = mpmath.eigsy(mpmath.matrix(s.tolist()))
+        logs = mpmath.diag([mpmath.log(max(v, mpmath.mpf(EPSILON))) for v in values])
+        expected = np.array((vectors * logs * vectors.T).tolist(), dtype=float)
+    torch.testing.assert_close(re_log_eig(s, EPSILON), torch.from_numpy(expected), rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        re_eig(s, EPSILON), torch.matrix_exp(re_log_eig(s, EPSILON)), rtol=0, atol=1e-12
+    )
+
+
+def test_spectral_functions_refuse_second_derivatives() -> None:
+    s = with_eigenvalues([0.5, 1.0, 2.0]).requires_grad_()
+    (first,) = torch.autograd.grad((re_log_eig(s, EPSILON) ** 3).sum(), s, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+# ---------------------------------------------------------------- BiMap
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_bimap_and_its_gradients(stacked: bool) -> None:
+    lead = (2,) if stacked else ()
+    s = covariances(2 * 4, 5, seed=0).reshape(*lead, -1, 5, 5).requires_grad_()
+    w = normal(*lead, 5, 3, seed=1).requires_grad_()
+    g = normal(*s.shape[:-2], 3, 3, seed=2)
+
+    def plain(s: Tensor, w: Tensor) -> Tensor:
+        return torch.einsum("...pk,...bpq,...ql->...bkl", w, s, w)
+
+    torch.testing.assert_close(bimap(s, w), plain(s, w), rtol=1e-13, atol=1e-13)
+    grad_s, grad_w = torch.autograd.grad((bimap(s, w) * g).sum(), (s, w))
+    numeric_w = differences(lambda v: (plain(s.detach(), v) * g).sum(), w.detach(), 1e-3)
+    numeric_s = differences(lambda v: (plain(v, w.detach()) * g).sum(), s.detach(), 1e-3)
+    numeric_s = 0.5 * (numeric_s + numeric_s.mT)  # the gradient among symmetric matrices
+    assert torch.linalg.norm(grad_w - numeric_w) < 1e-9 * torch.linalg.norm(numeric_w)
+    assert torch.linalg.norm(grad_s - numeric_s) < 1e-9 * torch.linalg.norm(numeric_s)
+
+
+def test_bimap_of_one_matrix() -> None:
+    s, w = covariances(1, 5, seed=0)[0], normal(5, 3, seed=1)
+    torch.testing.assert_close(bimap(s, w), w.mT @ s @ w)
+
+
+# ---------------------------------------------------------------- model
+
+
+@pytest.mark.parametrize(
+    ("channels", "hidden", "classes", "vectorise", "count"),
+    [(60, 22, 7, "vec", 4715), (64, 18, 4, "vec", 2452), (60, 22, 7, "vech", 3098), (64, 18, 4, "vech", 1840)],
+)
+def test_parameter_counts_are_the_papers(channels: int, hidden: int, classes: int, vectorise: str, count: int) -> None:
+    model = SPDNet(channels, [hidden], classes, 1e-2, vectorise)
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert sum(w.numel() for w in model.export().values()) == count
+
+
+@pytest.mark.parametrize("vectorise", ["vec", "vech"])
+@pytest.mark.parametrize("hidden", [(3,), (4, 4, 2)])
+@pytest.mark.parametrize("start", [0.0, 0.7])
+def test_training_gradients_against_finite_differences(hidden: tuple[int, ...], vectorise: str, start: float) -> None:
+    model = small(1, hidden, vectorise)
+    x, y = covariances(6, 5, seed=3, scale=0.12), torch.tensor([0, 1, 2, 0, 1, 2])
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for i, p in enumerate(model.stiefel_parameters().values()):
+            p.copy_(start * normal(*p.shape, seed=10 + i))
+    fraction = model.clamped_fraction(x)
+    assert 0 < fraction < 1  # some eigenvalues on either side
+    loss = F.cross_entropy(functional_call(model, parameters, (x,)).logits, y)
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    for (name, p), gradient in zip(parameters.items(), gradients, strict=True):
+
+        def f(v: Tensor, name: str = name) -> Tensor:
+            return F.cross_entropy(functional_call(model, parameters | {name: v}, (x,)).logits, y).detach()
+
+        numeric = differences(f, p.detach(), 1e-5)
+        assert torch.linalg.norm(gradient - numeric) < 1e-7 * torch.linalg.norm(numeric), name
+
+
+def test_forward_against_numpy() -> None:
+    model = small(2, (4, 3))
+    x = covariances(4, 5, seed=0)
+    weights = {name: w.numpy() for name, w in model.export().items()}
+    for trial, representation, logits in zip(x.numpy(), *model(x), strict=True):
+        s = trial
+        for name in ("stiefel.0", "stiefel.1"):
+            values, vectors = np.linalg.eigh(weights[name].T @ s @ weights[name])
+            s = vectors @ np.diag(np.maximum(values, EPSILON)) @ vectors.T
+        values, vectors = np.linalg.eigh(s)
+        log = vectors @ np.diag(np.log(values)) @ vectors.T
+        np.testing.assert_allclose(representation.detach(), log.reshape(-1), atol=1e-12)
+        np.testing.assert_allclose(logits.detach(), weights["linear.weight"] @ log.reshape(-1) + weights["linear.bias"], atol=1e-12)
+
+
+def test_vech_keeps_inner_products() -> None:
+    x = covariances(3, 5, seed=0)
+    vec, vech = small(0, vectorise="vec"), small(0, vectorise="vech")
+    vech.load(vech.export() | {"stiefel.0": vec.export()["stiefel.0"]})
+    a, b = vec(x).representation, vech(x).representation
+    assert (a.shape, b.shape) == ((3, 9), (3, 6))
+    torch.testing.assert_close(a @ a.mT, b @ b.mT)
+
+
+def test_a_single_trial_and_a_batch_agree() -> None:
+    model, x = small(), covariances(3, 5, seed=0)
+    torch.testing.assert_close(model(x[1]).logits, model(x).logits[1])
+    assert model(x[1]).logits.shape == (3,)
+
+
+def test_stacked_clients_give_what_each_gives_alone() -> None:
+    model = small(0, (4, 3))
+    x = torch.stack([covariances(6, 5, seed=s) for s in range(3)])
+    stacked = {
+        name: torch.stack([p.detach() + 0.1 * normal(*p.shape, seed=s) for s in range(3)]).requires_grad_()
+        for name, p in model.named_parameters()
+    }
+    output = functional_call(model, stacked, (x,))
+    gradients = torch.autograd.grad(output.logits.square().sum(), list(stacked.values()))
+    for i in range(3):
+        alone = {name: p[i].detach().requires_grad_() for name, p in stacked.items()}
+        logits = functional_call(model, alone, (x[i],)).logits
+        torch.testing.assert_close(output.logits[i], logits, rtol=1e-12, atol=1e-12)
+        for gradient, single in zip(gradients, torch.autograd.grad(logits.square().sum(), list(alone.values())), strict=True):
+            torch.testing.assert_close(gradient[i], single, rtol=1e-10, atol=1e-12)
+
+
+def train(model: SPDNet, x: Tensor, y: Tensor, steps: int, lr: float = 1e-2) -> None:
+    optimiser = torch.optim.Adam(model.parameters(), lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x).logits, y).backward()
+        optimiser.step()
+
+
+def test_training_stays_on_the_manifold_and_learns() -> None:
+    model = small(0, (4, 3))
+    x = torch.cat([covariances(20, 5, seed=1), covariances(20, 5, seed=2) * torch.linspace(0.2, 2, 5).outer(torch.linspace(0.2, 2, 5))])
+    y = torch.arange(40) // 20
+    before = F.cross_entropy(model(x).logits, y).item()
+    start = model.export()
+    train(model, x, y, 60)
+    after = model.export()
+    assert F.cross_entropy(model(x).logits, y).item() < 0.5 * before
+    for name in ("stiefel.0", "stiefel.1"):
+        assert distance_to_stiefel(after[name]) < 1e-12
+        assert torch.linalg.norm(after[name] - start[name]) > 0.05
+
+
+def test_a_round_starts_at_the_received_weights() -> None:
+    model, x = small(0, (4, 3)), covariances(20, 5, seed=1)
+    train(model, x, torch.arange(20) % 3, 5)
+    sent, logits = model.export(), model(x).logits
+    other = small(9, (4, 3))
+    other.load(sent)
+    assert all(torch.count_nonzero(p) == 0 for p in other.stiefel_parameters().values())
+    for name, w in other.export().items():
+        torch.testing.assert_close(w, sent[name], rtol=0, atol=1e-14)
+    torch.testing.assert_close(other(x).logits, logits, rtol=0, atol=1e-12)
+    assert list(sent) == ["stiefel.0", "stiefel.1", "linear.weight", "linear.bias"]
+    assert all(not w.requires_grad and w.dtype == torch.float64 for w in sent.values())
+
+
+def test_exported_weights_are_copies() -> None:
+    model = small()
+    sent = model.export()
+    kept = copy.deepcopy(sent)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1)
+    assert all(torch.equal(sent[name], kept[name]) for name in sent)
+
+
+def test_reset_is_repeatable_and_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    a, b, c = small(3), small(3), small(4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a.export()[name], b.export()[name]) for name in a.export())
+    assert not torch.equal(a.export()["stiefel.0"], c.export()["stiefel.0"])
+
+
+def test_unfit_weights_are_refused() -> None:
+    model = small()
+    sent = model.export()
+    with pytest.raises(KeyError, match=r"blocks\.0\.tangent"):
+        model.load({"blocks.0.tangent" if name == "stiefel.0" else name: w for name, w in sent.items()})
+    with pytest.raises(ValueError, match=r"stiefel\.0: expected shape \(5, 3\)"):
+        model.load(sent | {"stiefel.0": sent["stiefel.0"][:, :2]})
+    with pytest.raises(FedgeoError, match=r"stiefel\.0: off the Stiefel manifold"):
+        model.load(sent | {"stiefel.0": 0.9 * sent["stiefel.0"]})
+    with pytest.raises(FedgeoError, match=r"stiefel\.0: off the Stiefel manifold"):
+        model.load(sent | {"stiefel.0": torch.full((5, 3), math.nan)})
+    assert all(torch.equal(w, sent[name]) for name, w in model.export().items() if name.startswith("linear"))
+
+
+def test_weights_that_travelled_in_single_precision_are_taken() -> None:
+    model = small()
+    model.load({name: w.float() for name, w in model.export().items()})
+    assert distance_to_stiefel(model.export()["stiefel.0"]) < 1e-12
+
+
+def test_bad_settings_and_inputs_are_refused() -> None:
+    for hidden in ([], [6], [3, 4], [0]):
+        with pytest.raises(FedgeoError, match="widths"):
+            SPDNet(5, hidden, 3, EPSILON)
+    with pytest.raises(FedgeoError, match="epsilon"):
+        SPDNet(5, [3], 3, 0.0)
+    with pytest.raises(FedgeoError, match="vec, vech"):
+        SPDNet(5, [3], 3, EPSILON, "half")
+    model, x = small(), covariances(2, 5, seed=0)
+    with pytest.raises(FedgeoError, match="float64, got float32"):
+        model(x.float())
+    with pytest.raises(FedgeoError, match="5 channels"):
+        model(covariances(2, 4, seed=0))
+    x[1, 2, 3] = math.nan
+    with pytest.raises(FedgeoError, match="not finite"):
+        model(x)
+
+
+# ---------------------------------------------------------------- traps
+
+
+def local_round(clients: int, steps: int) -> tuple[SPDNet, list[SPDNet]]:
+    start = small(0, (4,))
+    models = []
+    for c in range(clients):
+        model = copy.deepcopy(start)
+        train(model, covariances(30, 5, seed=c), torch.randint(0, 3, (30,), generator=generator(c)), steps, lr=3e-2)
+        models.append(model)
+    return start, models
+
+
+def test_averaging_the_optimisers_parameter_is_not_averaging_weights() -> None:
+    start, models = local_round(4, steps=40)
+    w0 = start.export()["stiefel.0"]
+    ws = [m.export()["stiefel.0"] for m in models]
+    raw = torch.stack([next(iter(m.stiefel_parameters().values())).detach() for m in models]).mean(0)
+    averaged_raw = retract(w0, project(w0, raw))
+    assert torch.linalg.norm(averaged_raw - proj_avg(ws)) > 0.01
+    assert torch.linalg.norm(rl_avg(w0, ws) - proj_avg(ws)) < torch.linalg.norm(averaged_raw - proj_avg(ws))
+    assert not any("tangent" in name for name in models[0].export())
+
+
+def test_the_plain_mean_leaves_the_manifold_and_is_refused() -> None:
+    start, models = local_round(4, steps=40)
+    sent = [m.export() for m in models]
+    mean = {name: torch.stack([s[name] for s in sent]).mean(0) for name in sent[0]}
+    assert distance_to_stiefel(mean["stiefel.0"]) > 1e-2
+    with pytest.raises(FedgeoError, match="projavg or rlavg"):
+        start.load(mean)
+    start.load(mean | {"stiefel.0": proj_avg([s["stiefel.0"] for s in sent])})
+    assert distance_to_stiefel(start.export()["stiefel.0"]) < 1e-12
+
+
+def test_a_turned_twin_is_the_same_model_but_averages_to_nonsense() -> None:
+    model, x = small(5), covariances(50, 5, seed=0)
+    sent = model.export()
+    r = random_stiefel(3, 3, generator(1))
+    turned = {
+        "stiefel.0": sent["stiefel.0"] @ r,
+        "linear.weight": (r.mT @ sent["linear.weight"].reshape(3, 3, 3) @ r).reshape(3, 9),
+        "linear.bias": sent["linear.bias"],
+    }
+    twin = small()
+    twin.load(turned)
+    logits = model(x).logits.detach()
+    torch.testing.assert_close(twin(x).logits, logits, rtol=0, atol=1e-12)
+    merged = {name: 0.5 * (sent[name] + turned[name]) for name in sent}
+    twin.load(merged | {"stiefel.0": proj_avg([sent["stiefel.0"], turned["stiefel.0"]])})
+    assert torch.linalg.norm(twin(x).logits - logits) > 0.1 * torch.linalg.norm(logits - logits.mean(0))
+
+
+def test_volts_clamp_everything_and_nothing_can_be_learned() -> None:
+    model, x = small(), covariances(20, 5, seed=0, scale=100.0)
+    assert model.clamped_fraction(x) == 0.0
+    assert model.clamped_fraction(1e-12 * x) == 1.0
+    F.cross_entropy(model(1e-12 * x).logits, torch.arange(20) % 3).backward()
+    (tangent,) = model.stiefel_parameters().values()
+    assert tangent.grad is not None
+    assert torch.count_nonzero(tangent.grad) == 0
+
+
+def test_clamped_fraction_counts_eigenvalues_at_or_below_epsilon() -> None:
+    model = SPDNet(4, [4], 2, 0.5)
+    x = torch.stack([with_eigenvalues([0.1, 0.2, 0.6, 1.0]), with_eigenvalues([0.6, 0.7, 0.8, 0.9])])
+    assert model.clamped_fraction(x) == pytest.approx(2 / 8)
+
+
+def test_weight_decay_can_leave_the_stiefel_parameters_out() -> None:
+    model = small(0, (4, 3))
+    assert set(model.stiefel_parameters()) == {"blocks.0.tangent", "blocks.1.tangent"}
+    spared = model.stiefel_parameters()
+    groups = [
+        {"params": list(spared.values()), "weight_decay": 0.0},
+        {"params": [p for name, p in model.named_parameters() if name not in spared], "weight_decay": 0.5},
+    ]
+    with torch.no_grad():
+        for p in spared.values():
+            p.copy_(normal(*p.shape, seed=1))
+    before = model.export()
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    torch.optim.SGD(groups, lr=0.1).step()
+    after = model.export()
+    assert torch.equal(after["stiefel.0"], before["stiefel.0"])
+    torch.testing.assert_close(after["linear.weight"], 0.95 * before["linear.weight"])
+
+
+def test_rank_lost_by_average_reference_still_gives_definite_blocks() -> None:
+    centre = torch.eye(5, dtype=torch.float64) - 0.2
+    x = centre @ covariances(8, 5, seed=0) @ centre
+    assert torch.linalg.matrix_rank(x[0]) == 4
+    model = SPDNet(5, [4], 3, 1e-6)
+    assert torch.linalg.eigvalsh(bimap(x, model.export()["stiefel.0"])).min() > 1e-3
+    assert model.clamped_fraction(x) == 0.0
+
+
+def test_without_the_manifold_weights_are_plain_matrices() -> None:
+    model = SPDNet(5, [4, 3], 3, EPSILON, stiefel=False)
+    model.reset(generator(0))
+    on_manifold = SPDNet(5, [4, 3], 3, EPSILON)
+    on_manifold.reset(generator(0))
+    x = covariances(20, 5, seed=0)
+    torch.testing.assert_close(model(x).logits, on_manifold(x).logits, rtol=0, atol=1e-12)  # the same start
+    assert list(model.export()) == ["blocks.0.matrix", "blocks.1.matrix", "linear.weight", "linear.bias"]
+    assert model.stiefel_parameters() == {}
+    train(model, x, torch.arange(20) % 3, 10)
+    assert distance_to_stiefel(model.export()["blocks.0.matrix"]) > 1e-3
+    other = SPDNet(5, [4, 3], 3, EPSILON, stiefel=False)
+    other.load(model.export())
+    torch.testing.assert_close(other(x).logits, model(x).logits, rtol=0, atol=0)
