@@ -73,7 +73,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
     def one(client: int, _: RecordDict) -> RecordDict:
         with one_thread():
-            return messages.evaluate_reply(here.evaluate(client, number, weights))
+            return messages.evaluate_reply(here.evaluate(client, number, weights), len(here.world.classes))
 
     return messages.answer(message, here.clients, one)
 
@@ -83,12 +83,15 @@ def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""
     here = node_of(context)
     number, digest = messages.read_round(message.content), messages.read_digest(message.content)
+    rate = messages.read_rate(message.content)
     weights, shared = messages.split_weights(message.content.array_records[messages.ARRAYS])
 
     def one(client: int, _: RecordDict) -> RecordDict:
         with one_thread():
-            result = here.train(client, number, digest, weights, shared)
+            result = here.train(client, number, digest, rate, weights, shared)
+            watched = here.watch(client, number, result.weights)
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, "steps": result.steps}
+        metrics |= watched
         return messages.train_reply(result.weights, result.extra, metrics)
 
     return messages.answer(message, here.clients, one)

@@ -35,19 +35,6 @@ class Group(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ImageData(Group):
-    """Images or embeddings; see conf/data."""
-
-    family: Literal["images"]
-    name: str
-    kind: str  # which loader: see app/data/pool.py
-    path: str | None
-    download: bool
-    test_fraction: Share
-    val_fraction: Share
-    fraction: Annotated[float, Field(gt=0, le=1)]  # of each domain's training samples
-
-
 class OpenGroup(Group):
     """A group whose further keys are the settings of what it names; that one checks them."""
 
@@ -56,6 +43,54 @@ class OpenGroup(Group):
     @property
     def settings(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
+
+
+class ImageData(OpenGroup):
+    """Images or embeddings; ``name`` says which loader of app/data/pool.py, further keys are that loader's."""
+
+    family: Literal["images"]
+    name: str
+    path: str | None
+    download: bool
+    test_fraction: Share
+    val_fraction: Share
+
+
+Pair = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class EegData(Group):
+    """EEG recordings; see conf/data/_eeg.yaml."""
+
+    family: Literal["eeg"]
+    name: str
+    kind: Literal["eeg_folder", "eeg_bids", "moabb", "simulated"]
+    path: str | None
+    task: str | None
+    events: dict[str, str] | None
+    subjects: int | list[int | str] | None
+    exclude: list[int] | None
+    runs: list[int] | None
+    window: Pair
+    band: Pair | None
+    notch: Rate | None
+    resample: Rate | None
+    scale: Rate
+    channels: Literal["all", "common"] | list[str]
+    subject_pattern: str | None
+    labels_csv: str | None
+    windows: Pair | None
+    trials_per_class: Positive
+    split: Literal["within", "leave_subjects_out"]
+    val_fraction: Share
+    test_fraction: Share
+
+
+class Covariances(Group):
+    """EEG trials to SPD matrices; pyriemann knows the estimators."""
+
+    estimator: str
+    recentre: bool
 
 
 class Encoder(OpenGroup):
@@ -78,6 +113,7 @@ class Augmentation(Group):
     covariance: Literal["total", "within"]
     step2: bool
     per_prototype: Positive
+    precision: Literal["float32", "float64"]
 
 
 class Method(OpenGroup):
@@ -94,6 +130,22 @@ class Linear(Group):
     hidden: Count
 
 
+class SpdNetModel(Group):
+    """SPDnet; ``hidden`` has one width a BiRe block."""
+
+    kind: Literal["spdnet"]
+    hidden: Annotated[list[Positive], Field(min_length=1)]
+    epsilon: Rate
+    vectorise: Literal["vec", "vech"]
+
+
+class EegNetModel(Group):
+    """EEGNet with the paper's sizes."""
+
+    kind: Literal["eegnet"]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+
+
 class Training(Group):
     """The local loop."""
 
@@ -104,6 +156,10 @@ class Training(Group):
     lr: Rate
     momentum: Annotated[float, Field(ge=0, lt=1)]
     weight_decay: Annotated[float, Field(ge=0)]
+    schedule: Literal["constant", "plateau"]
+    patience: Count
+    factor: Annotated[float, Field(gt=0, lt=1)]
+    keep_moments: bool
 
 
 class Federation(Group):
@@ -114,7 +170,9 @@ class Federation(Group):
     clients_per_node: Positive | Literal["auto"]
     partition: Literal["iid", "dirichlet", "domain", "domain_dirichlet"]
     partition_file: str | None
+    fraction: Annotated[float, Field(gt=0, le=1)]
     beta: Rate
+    subjects_per_client: Positive
     min_per_client: Positive
     min_per_class: Count
     participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
@@ -148,15 +206,19 @@ class Config(Group):
     run_dir: str | None
     sweep_dir: str | None
     cache_dir: str | None
-    data: ImageData
+    data: Annotated[ImageData | EegData, Field(discriminator="family")]
     encoder: Encoder
     augmentation: Augmentation
     method: Method
-    model: Linear
+    covariances: Covariances
+    model: Annotated[Linear | SpdNetModel | EegNetModel, Field(discriminator="kind")]
     training: Training
     federation: Federation
     privacy: Privacy
     metric: Metric
+
+    def __hash__(self) -> int:  # lists and mappings among the values have no hash of their own
+        return hash(self.model_dump_json())
 
 
 def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> Config:

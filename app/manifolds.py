@@ -1,7 +1,7 @@
 """The two manifolds of FedSPDnet: Stiefel (BiMap weights) and SPD matrices (covariances).
 
-St(p, k) is the set of p x k matrices with orthonormal columns, with the Euclidean metric. Equation numbers are those
-of the FedSPDnet paper. Everything computes in float64.
+St(p, k) is the set of p x k matrices with orthonormal columns, with the Euclidean metric. Equation numbers
+are those of the FedSPDnet paper. Everything computes in float64.
 """
 
 import math
@@ -15,19 +15,20 @@ from torch.autograd.function import once_differentiable
 
 from app.errors import FedgeoError
 
-# A mean of orthonormal matrices shrinks where they disagree: its singular values are 1 where all agree and 0 where
-# they cancel. Below this the clients have cancelled each other out and the direction that is left means nothing.
+# A mean of orthonormal matrices shrinks where they disagree: its singular values are 1 where all agree and 0
+# where they cancel. Below this the clients have cancelled out, and what is left means nothing.
 RANK_LOSS = 1e-3
-SMALLEST_STEP = 0.02  # of the search for a Riemannian mean, where rounding has the last word on the curvature
+# Of the search for a Riemannian mean: near its end rounding has the last word on the curvature.
+SMALLEST_STEP = 0.02
 
 
 class _PolarFactor(torch.autograd.Function):
     """A -> P = A (A^T A)^{-1/2} with its exact adjoint.
 
-    With A = U diag(s) V^T, H = (A^T A)^{1/2} and incoming gradient G, the adjoint is (I - P P^T) G H^{-1} + P Y, where
-    H Y + Y H = P^T G - G^T P; the backward pass writes it in the bases U and V, where H is diagonal. Autograd through the SVD
-    divides by differences of squared singular values. In a local trivialisation these are all 1 at the first step, which
-    gives NaN; this adjoint divides by their sums.
+    With A = U diag(s) V^T, H = (A^T A)^{1/2} and incoming gradient G, the adjoint is
+    (I - P P^T) G H^{-1} + P Y, where H Y + Y H = P^T G - G^T P; the backward pass writes it in the bases U
+    and V, where H is diagonal. Autograd through the SVD divides by differences of squared singular values. In
+    a local trivialisation these are all 1 at the first step, which gives NaN; this adjoint divides by sums.
     """
 
     @staticmethod
@@ -51,14 +52,14 @@ class _PolarFactor(torch.autograd.Function):
 def uf(a: Tensor, name: str = "matrix") -> Tensor:
     """The orthogonal factor of the polar decomposition, A (A^T A)^{-1/2}: the nearest point of St(p, k).
 
-    a: (..., p, k), p >= k. Returns the same shape and dtype, differentiable once. FedgeoError, with ``name``, where A lacks full
-    column rank (the factor is not unique).
+    a: (..., p, k), p >= k. Returns the same shape and dtype, differentiable once. FedgeoError, with ``name``,
+    where A lacks full column rank (the factor is not unique).
     """
     return _PolarFactor.apply(a, name)
 
 
 def project(w: Tensor, x: Tensor) -> Tensor:
-    """(1) The orthogonal projection P_W(X) of X onto the tangent space of St(p, k) at W. Shapes (..., p, k)."""
+    """(1) The orthogonal projection P_W(X) of X onto the tangent space at W. Shapes (..., p, k)."""
     wtx = w.mT @ x
     return x - 0.5 * (w @ (wtx + wtx.mT))
 
@@ -74,13 +75,13 @@ def lift(w: Tensor, v: Tensor) -> Tensor:
 
 
 def distance_to_stiefel(w: Tensor) -> float:
-    """The Frobenius norm of W^T W - I, the largest over leading dimensions: how far W (..., p, k) is from St(p, k)."""
+    """How far W (..., p, k) is from St(p, k): the Frobenius norm of W^T W - I, the largest of the batch."""
     eye = torch.eye(w.shape[-1], dtype=w.dtype, device=w.device)
     return float(torch.linalg.matrix_norm(w.mT @ w - eye).max())
 
 
 def random_stiefel(p: int, k: int, generator: torch.Generator) -> Tensor:
-    """A point drawn uniformly (Haar) from St(p, k), float64, on the CPU: the polar factor of a Gaussian matrix."""
+    """A uniformly (Haar) drawn point of St(p, k), float64: the polar factor of a Gaussian matrix."""
     if not 1 <= k <= p:
         raise FedgeoError(f"no {p} x {k} matrix has {k} orthonormal columns: the width must be between 1 and {p}")
     return uf(torch.randn(p, k, dtype=torch.float64, generator=generator))
@@ -89,8 +90,9 @@ def random_stiefel(p: int, k: int, generator: torch.Generator) -> Tensor:
 def proj_avg(ws: Sequence[Tensor] | Tensor, weights: Sequence[float] | None = None, name: str = "matrix") -> Tensor:
     """(7) ProjAvg: the arithmetic mean of points of St(p, k), put back on the manifold by ``uf``.
 
-    ws: the clients' (p, k) matrices, stacked or in a sequence. weights: one a client, not negative, equal if None. Returns (p, k)
-    float64. FedgeoError naming the layer ``name`` where the mean is near rank loss or a matrix is not finite.
+    ws: the clients' (p, k) matrices, stacked or in a sequence. weights: one a client, not negative, equal if
+    None. Returns (p, k) float64. FedgeoError naming the layer ``name`` where the mean is near rank loss or a
+    matrix is not finite.
     """
     return uf(_mean(ws, weights, name), name)
 
@@ -100,8 +102,8 @@ def rl_avg(
 ) -> Tensor:
     """(11) RLAvg: retract at the previous global W_t the mean of the clients' matrices lifted there.
 
-    w_t: (p, k), the matrix that the clients started from. ws, weights, name and errors as in ``proj_avg``. The lifting is linear
-    in V - W_t, so that the mean of the liftings is the lifting of the mean.
+    w_t: (p, k), the matrix that the clients started from. ws, weights, name and errors as in ``proj_avg``.
+    The lifting is linear in V - W_t, so that the mean of the liftings is the lifting of the mean.
     """
     w_t = w_t.to(torch.float64)
     return retract(w_t, lift(w_t, _mean(ws, weights, name)), name)
@@ -112,22 +114,28 @@ def _mean(ws: Sequence[Tensor] | Tensor, weights: Sequence[float] | None, name: 
     stacked = torch.stack(list(ws)).to(torch.float64)
     finite = torch.isfinite(stacked).flatten(1).all(1)
     if not bool(finite.all()):
-        raise FedgeoError(f"{name}: matrix {int(finite.int().argmin())} of {len(stacked)} holds a value that is not finite")
-    shares = torch.ones(len(stacked), dtype=torch.float64) if weights is None else torch.as_tensor(weights).to(torch.float64)
-    if shares.shape != (len(stacked),) or not bool((shares >= 0).all()) or not 0 < float(shares.sum()) < float("inf"):
-        raise FedgeoError(f"{name}: expected {len(stacked)} weights, none negative and not all 0, got {shares.tolist()}")
+        raise FedgeoError(
+            f"{name}: matrix {int(finite.int().argmin())} of {len(stacked)} holds a value that is not finite"
+        )
+    shares = torch.as_tensor([1.0] * len(stacked) if weights is None else weights, dtype=torch.float64)
+    fit = shares.shape == (len(stacked),) and bool((shares >= 0).all())
+    if not fit or not 0 < float(shares.sum()) < math.inf:
+        raise FedgeoError(
+            f"{name}: expected {len(stacked)} weights, none negative and not all 0, got {shares.tolist()}"
+        )
     mean = torch.tensordot((shares / shares.sum()).to(stacked.device), stacked, dims=1)
     smallest = float(torch.linalg.svdvals(mean)[-1])
     if smallest < RANK_LOSS:
         raise FedgeoError(
-            f"{name}: the clients' matrices cancel out (smallest singular value of their mean {smallest:.1e}, at least "
-            f"{RANK_LOSS:g} is needed): let all clients start from the same weights, or train fewer local steps a round"
+            f"{name}: the clients' matrices cancel out (smallest singular value of their mean "
+            f"{smallest:.1e}, at least {RANK_LOSS:g} is needed): let all clients start from the same "
+            "weights, or train fewer local steps a round"
         )
     return mean
 
 
 def spectral(s: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """U f(lambda) U^T of symmetric matrices S = U diag(lambda) U^T. Shapes (..., n, n); reads the lower triangle."""
+    """U f(lambda) U^T of symmetric S = U diag(lambda) U^T, (..., n, n); reads the lower triangle."""
     values, vectors = torch.linalg.eigh(s)
     return (vectors * function(values).unsqueeze(-2)) @ vectors.mT
 
@@ -135,26 +143,29 @@ def spectral(s: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 def tangent_sum(covariances: Tensor, m: Tensor) -> Tensor:
     """What a site sends for one step of the federated Riemannian mean: the sum of log(M^{-1/2} S_i M^{-1/2}).
 
-    covariances: (n, c, c) SPD. m: (c, c) SPD, the server's current mean. Returns (c, c) float64, in the whitened coordinates at M
-    that ``karcher_step`` reads. FedgeoError where a matrix is not positive definite.
+    covariances: (n, c, c) SPD. m: (c, c) SPD, the server's current mean. Returns (c, c) float64, in the
+    whitened coordinates at M that ``karcher_step`` reads. FedgeoError where a matrix is not positive
+    definite.
     """
     whitening = spectral(m.to(torch.float64), torch.rsqrt)
     values, vectors = torch.linalg.eigh(whitening @ covariances.to(torch.float64) @ whitening)
     definite = values[:, 0] > torch.finfo(values.dtype).eps * values.shape[-1] * values[:, -1]
     if not bool(definite.all()):
         raise FedgeoError(
-            f"covariance {int(definite.int().argmin())} of {len(definite)} is not positive definite, and has no logarithm: "
-            "use a shrinkage estimator (oas, lwf), or drop a channel where an average reference cost one rank"
+            f"covariance {int(definite.int().argmin())} of {len(definite)} is not positive definite, and has "
+            "no logarithm: use a shrinkage estimator (oas, lwf), or drop a channel where an average "
+            "reference cost one rank"
         )
     return ((vectors * values.log().unsqueeze(-2)) @ vectors.mT).sum(0)
 
 
 @dataclass(frozen=True)
 class KarcherMean:
-    """Where the server's search for the Riemannian mean stands: begin with ``KarcherMean(pooled arithmetic mean)``.
+    """Where the server's search for the Riemannian mean stands.
 
-    point: (c, c) float64, the current mean M. norm: the Frobenius norm of the gradient at the point before, 0 at the mean; below
-    1e-6 the search has ended for practical purposes. step, gradient: what the next step needs to know of the last.
+    Begin with ``KarcherMean(the pooled arithmetic mean)``. point: (c, c), the current mean M. norm: the
+    Frobenius norm of the gradient at the point before, 0 at the mean; below 1e-6 the search has ended for
+    practical purposes. step, gradient: what the next step needs to know of the last.
     """
 
     point: Tensor
@@ -166,12 +177,15 @@ class KarcherMean:
 def karcher_step(mean: KarcherMean, sums: Sequence[Tensor], counts: Sequence[int]) -> KarcherMean:
     """One step towards the Riemannian mean of all sites' covariances: M <- M^{1/2} exp(step J) M^{1/2}.
 
-    sums: each site's ``tangent_sum`` at ``mean.point``; counts: how many covariances each summed. J is their pooled mean. A step of 1
-    overshoots for ever on EEG of several subjects, so that the step is adapted as Barzilai and Borwein do, from the change
-    of J: about 20 rounds to 1e-10. The cost is strongly convex, with curvature at least 1, hence a step of at most 1.
+    sums: each site's ``tangent_sum`` at ``mean.point``; counts: how many covariances each summed. J is their
+    pooled mean. A step of 1 overshoots for ever on EEG of several subjects, so that the step is adapted as
+    Barzilai and Borwein do, from the change of J: about 20 rounds to 1e-10. The cost is strongly convex, with
+    curvature at least 1, hence a step of at most 1.
     """
     if len(sums) != len(counts) or not all(n > 0 for n in counts):
-        raise FedgeoError(f"{len(sums)} sums of tangent vectors came with counts {list(counts)}: one positive count each")
+        raise FedgeoError(
+            f"{len(sums)} sums of tangent vectors came with counts {list(counts)}: one positive count each"
+        )
     gradient = torch.stack(list(sums)).to(torch.float64).sum(0) / sum(counts)
     step = mean.step
     if mean.gradient is not None:

@@ -99,31 +99,44 @@ def read_update(reply: Message) -> Update:
     return Update(client, weights, extra, number(reply.content.metric_records[METRICS], "num-examples"))
 
 
-Evaluation = dict[str, tuple[np.ndarray, float]]  # 'val', 'test': (confusion int64 (C, C), summed cross-entropy)
+Evaluation = dict[str, dict[int, tuple[np.ndarray, float]]]
+"""'val' and 'test' -> the domain's index -> (confusion int64 (C, C), summed cross-entropy)."""
 
 
-def evaluate_reply(evaluation: Evaluation) -> RecordDict:
-    """A client's evaluation; its weight is the number of its test samples."""
-    losses = {f"{part}_loss_sum": loss for part, (_, loss) in evaluation.items()}
-    samples = int(evaluation["test"][0].sum())
-    return RecordDict(
-        {
-            ARRAYS: to_record({part: confusion for part, (confusion, _) in evaluation.items()}),
-            METRICS: metrics_record({"num-examples": samples, **losses}),
-        }
-    )
+def evaluate_reply(evaluation: Evaluation, classes: int) -> RecordDict:
+    """A client's evaluation, domain by domain; its weight is the number of its test samples."""
+    arrays = {}
+    for part, counted in evaluation.items():
+        arrays[f"{part}.domain"] = np.array(list(counted), dtype=np.int64)
+        confusions = [confusion for confusion, _ in counted.values()]
+        arrays[f"{part}.confusion"] = np.array(confusions, dtype=np.int64).reshape(-1, classes, classes)
+        arrays[f"{part}.loss"] = np.array([loss for _, loss in counted.values()], dtype=np.float64)
+    samples = int(arrays["test.confusion"].sum())
+    return RecordDict({ARRAYS: to_record(arrays), METRICS: metrics_record({"num-examples": samples})})
 
 
 def read_evaluation(content: RecordDict) -> Evaluation:
     """The evaluation of one client."""
-    metrics = content.metric_records[METRICS]
-    confusions = from_record(content.array_records[ARRAYS])
-    return {part: (confusion, number(metrics, f"{part}_loss_sum")) for part, confusion in confusions.items()}
+    arrays = from_record(content.array_records[ARRAYS])
+    return {
+        part: {
+            int(domain): (confusion, float(loss))
+            for domain, confusion, loss in zip(
+                arrays[f"{part}.domain"], arrays[f"{part}.confusion"], arrays[f"{part}.loss"], strict=True
+            )
+        }
+        for part in ("val", "test")
+    }
 
 
 def read_round(content: RecordDict) -> int:
     """The round a training message is for."""
     return int(cast(int, content.config_records[CONFIG]["server-round"]))
+
+
+def read_rate(content: RecordDict) -> float:
+    """The learning rate of a training message."""
+    return float(cast(float, content.config_records[CONFIG]["lr"]))
 
 
 def read_digest(content: RecordDict) -> str:
@@ -275,6 +288,12 @@ def read_loss(content: RecordDict) -> list[tuple[float, float]]:
     if metrics is None or "train_loss" not in metrics:
         return []
     return [(number(metrics, "num-examples"), number(metrics, "train_loss"))]
+
+
+def read_clamped(content: RecordDict) -> list[float]:
+    """[SPDnet's clamped fraction] where a training reply tells it."""
+    metrics = content.metric_records.get(METRICS)
+    return [number(metrics, "clamped_fraction")] if metrics is not None and "clamped_fraction" in metrics else []
 
 
 def number(metrics: MetricRecord, name: str) -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file, save
 
 from app import algorithms
@@ -25,11 +26,14 @@ from app.evaluation import evaluate
 from app.geometry import Geometry
 from app.models import build
 from app.models.base import Model, Weights
+from app.models.eegnet import EEGNet
+from app.models.spdnet import SPDNet
 from app.seeds import SHUFFLE, generator
 from app.statistics import gather
 from app.training.plain import LocalResult, LocalSettings, predict, train
+from app.training.samples import TensorSet
 
-METHOD, MODEL = "method/", "model/"  # whose a client's kept tensors are
+METHOD, MODEL, MOMENTS = "method/", "model/", "moments/"  # whose a client's kept tensors are
 SETS_BYTES = 2**30  # augmented sets kept between rounds; the oldest make room
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +48,7 @@ class Node:
         self.state = state
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
-        self._sets: OrderedDict[tuple[int, str], AugmentedSet] = OrderedDict()
+        self._sets: OrderedDict[tuple[int, str], AugmentedSet | TensorSet] = OrderedDict()
         self._geometry: tuple[str, Geometry] | None = None
 
     def hello(self, client: int) -> dict[str, Any]:
@@ -75,11 +79,14 @@ class Node:
     def describe_augmentation(self, client: int, digest: str) -> dict[str, float | int]:
         """How many samples were added, and the root of their mean squared perturbation."""
         data = self.data(client, digest)
+        assert isinstance(data, AugmentedSet)
         data.measure()
         return {"added": data.added, "perturbed": data.perturbed, "perturbation_rms": data.perturbation_rms}
 
-    def train(self, client: int, number: int, digest: str, weights: Weights, shared: Weights) -> LocalResult:
-        """One participation in round ``number``, from the global ``weights``."""
+    def train(
+        self, client: int, number: int, digest: str, rate: float, weights: Weights, shared: Weights
+    ) -> LocalResult:
+        """One participation in round ``number`` with learning rate ``rate``, from the global ``weights``."""
         config = self.config
         data = self.data(client, digest)
         kept = self.states.load(client, before=number)
@@ -88,32 +95,52 @@ class Node:
             epochs=config.training.epochs,
             batch_size=config.training.batch_size,
             optimiser=config.training.optimiser,
-            lr=config.training.lr,
+            lr=rate,
             momentum=config.training.momentum,
             weight_decay=config.training.weight_decay,
         )
         model = self.model()
         model.load_local_state(unprefixed(kept, MODEL))
         seeded = generator(config.seed, SHUFFLE, client, number)
-        result = train(model, data, self.algorithm, local, settings, seeded)
-        self.states.save(client, number, prefixed(result.state, METHOD) | prefixed(model.local_state(), MODEL))
+        moments = unprefixed(kept, MOMENTS)
+        result = train(model, data, self.algorithm, local, settings, seeded, moments)
+        keep = prefixed(result.state, METHOD) | prefixed(model.local_state(), MODEL)
+        if config.training.keep_moments:
+            keep |= prefixed(result.moments, MOMENTS)
+        self.states.save(client, number, keep)
         return result
 
-    def evaluate(self, client: int, number: int, weights: Weights) -> dict[str, tuple[np.ndarray, float]]:
-        """After round ``number``: (confusion (C, C), summed loss) of the client's own 'val' and 'test' samples."""
+    def evaluate(
+        self, client: int, number: int, weights: Weights
+    ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
+        """After round ``number``: confusion (C, C) and summed loss of the client's own 'val' and 'test' samples.
+
+        By domain, that is by subject for EEG.
+        """
         model = self.model()
         model.load(weights)
-        model.load_local_state(unprefixed(self.states.load(client, before=number + 1), MODEL))
-        classes = self.world.classes
-        counted = {}
-        for part in ("val", "test"):
+        kept = unprefixed(self.states.load(client, before=number + 1), MODEL)
+        if isinstance(model, EEGNet) and not kept:  # it has not trained yet: its own statistics, without labels
+            model.calibrate(torch.from_numpy(self.world.train(client).x))
+        else:
+            model.load_local_state(kept)
+        counted: dict[str, dict[int, tuple[np.ndarray, float]]] = {"val": {}, "test": {}}
+        for part, by_domain in counted.items():
             own = self.world.held_out(part, client)
-            if not len(own):
-                counted[part] = (np.zeros((len(classes), len(classes)), dtype=np.int64), 0.0)
-                continue
-            scores = evaluate(predict(model, own.x), own.y, own.domain, self.world.domains, classes)
-            counted[part] = (scores.confusion, scores.loss * scores.samples)
+            for domain in np.unique(own.domain):
+                rows = own.domain == domain
+                outputs = predict(model, own.x[rows])
+                scores = evaluate(outputs, own.y[rows], own.domain[rows], self.world.domains, self.world.classes)
+                by_domain[int(domain)] = (scores.confusion, scores.loss * scores.samples)
         return counted
+
+    def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
+        """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon."""
+        model = self.model()
+        if not isinstance(model, SPDNet) or number > 1:
+            return {}
+        model.load(weights)
+        return {"clamped_fraction": model.clamped_fraction(torch.from_numpy(self.world.train(client).x))}
 
     def examples(self, client: int, digest: str) -> float:
         """What the client's reply weighs in the average: ``federation.weights``."""
@@ -125,9 +152,10 @@ class Node:
 
     def model(self) -> Model:
         """A fresh model of the configured kind."""
-        return build(self.config.model, self.world.inputs, len(self.world.classes))
+        kept = self.algorithm.keeps_manifold
+        return build(self.config.model, self.world.inputs, len(self.world.classes), stiefel=kept)
 
-    def data(self, client: int, digest: str) -> AugmentedSet:
+    def data(self, client: int, digest: str) -> AugmentedSet | TensorSet:
         """The client's training set, kept while there is room. ``digest`` names the geometry, '' for none."""
         key = (client, digest)
         if key in self._sets:
@@ -137,6 +165,9 @@ class Node:
         if not len(own):
             raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
         chosen = self.config.augmentation
+        if self.config.model.kind != "linear":
+            self._sets[key] = TensorSet(own.x, own.y)
+            return self._sets[key]
         made = AugmentedSet(
             own.x,
             own.y,

@@ -1,11 +1,15 @@
 """One run on the server: discover the clients, run the strategy, score each round, write the run directory."""
 
+import math
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 
@@ -14,9 +18,11 @@ from app.config import Config
 from app.data.world import Samples, World, world
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
-from app.evaluation import Scores, evaluate, scores_from_confusions
+from app.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
 from app.models import build
 from app.models.base import Weights
+from app.models.eegnet import EEGNet
+from app.node import local_algorithm
 from app.results import RunDirectory
 from app.seeds import INITIAL, generator, one_thread
 from app.training.plain import predict
@@ -69,7 +75,8 @@ class Server:
         self.grid.discover(len(self.world), config.federation.deadline)
         if self.world.central:
             self.held_out = {part: self.world.held_out(part, None) for part in ("val", "test")}
-        self.model = build(config.model, self.world.inputs, len(self.world.classes))
+        stiefel = local_algorithm(config).keeps_manifold
+        self.model = build(config.model, self.world.inputs, len(self.world.classes), stiefel=stiefel)
         self.model.reset(generator(config.seed, INITIAL))
         initial = self.model.export()
         self.parameters = sum(value.numel() for value in initial.values())
@@ -89,6 +96,7 @@ class Server:
         traffic = self.grid.take_traffic()
         self.bytes_up += traffic.bytes_up
         self.bytes_down += traffic.bytes_down
+        assert self.strategy is not None
         if number == 0:  # the phases before the first round have no line of their own
             self.clock = time.monotonic()
             return None
@@ -105,8 +113,11 @@ class Server:
             "clients": traffic.trained,
             "failures": len(traffic.failures),
         }
+        row |= traffic.watched
         self.clock = time.monotonic()
         self.last = scores["test"]
+        if "val" in scores:
+            self.strategy.rate.step(scores["val"].loss)
         self.results.append(row)
         self.keep(number, row, weights)
         if self.on_round is not None:
@@ -117,22 +128,26 @@ class Server:
         """'test' and, where there are validation samples, 'val': by the server or from the clients' counts."""
         if self.world.central:
             self.model.load(weights)
-            return {
-                part: evaluate(predict(self.model, s.x), s.y, s.domain, self.world.domains, self.world.classes)
-                for part, s in self.held_out.items()
-                if len(s) or part == "test"
-            }
+            return {part: self.judge(s) for part, s in self.held_out.items() if len(s) or part == "test"}
         assert self.strategy is not None
-        scores = {}
-        for part in ("val", "test"):
-            counted = {client: said[part] for client, said in self.strategy.evaluated.items()}
-            if part == "test" or any(confusion.any() for confusion, _ in counted.values()):
-                scores[part] = scores_from_confusions(
-                    [confusion for confusion, _ in counted.values()],
-                    [self.world.client_domain(client) for client in counted],
-                    [loss for _, loss in counted.values()],
-                )
-        return scores
+        return {part: scores for part in ("val", "test") if (scores := self.pooled(self.strategy.evaluated, part))}
+
+    def judge(self, held_out: Samples) -> Scores:
+        """The model's scores on samples that the server holds."""
+        if isinstance(self.model, EEGNet):  # nobody's batch statistics fit subjects nobody trained on: their own do
+            self.model.calibrate(torch.from_numpy(held_out.x))
+        outputs = predict(self.model, held_out.x)
+        return evaluate(outputs, held_out.y, held_out.domain, self.world.domains, self.world.classes)
+
+    def pooled(self, evaluated: dict[int, messages.Evaluation], part: str) -> Scores | None:
+        """The scores over all clients' own samples; None where no client has validation samples."""
+        entries = [(domain, *counts) for said in evaluated.values() for domain, counts in said[part].items()]
+        if part == "val" and not entries:
+            return None
+        domains, confusions, losses = zip(*entries, strict=True) if entries else ((), (), ())
+        scores = scores_from_confusions(confusions, [self.world.domains[d] for d in domains], losses)
+        own = [np.sum([c for c, _ in said[part].values()], axis=0) for said in evaluated.values() if said[part]]
+        return replace(scores, f1_macro_clients=math.fsum(f1_macro(c) for c in own) / len(own))
 
     def keep(self, number: int, row: dict[str, Any], weights: Weights) -> None:
         """model-final is the last round's; model-best that of the best validation round, or the last without."""

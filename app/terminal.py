@@ -76,7 +76,7 @@ class Progress:
 def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """The runs side by side: one row each."""
     table = Table()
-    table.add_column("run")
+    table.add_column("run", no_wrap=True)
     metrics = {summary["metric"] for _, summary in named}
     heads = (" / ".join(sorted(metrics)), "best", "at round", "added", "perturbation", "seconds", "MB up", "MB down")
     for head in heads:

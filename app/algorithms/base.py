@@ -6,7 +6,7 @@ dimensions (none for one client, K for a stacked cohort), and ``finish`` is call
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -82,7 +82,10 @@ class Algorithm:
     """FedAvg, and the place of every other method: each overrides only what it changes.
 
     Subclasses are frozen dataclasses whose fields are the method's hyper-parameters, named as in its paper.
+    ``keeps_manifold``: whether weights named ``stiefel.`` are on the Stiefel manifold after the server's step.
     """
+
+    keeps_manifold: ClassVar[bool] = False
 
     def client_state(self, weights: Weights) -> Weights:
         """What a client keeps from round to round, before its first. weights: the global ones it starts from."""

@@ -148,7 +148,7 @@ def subsample(rows: np.ndarray, labels: np.ndarray, domain: np.ndarray, fraction
     fraction: 0 < fraction <= 1; the paper takes 0.1 of Digits and 0.3 of Office-Caltech and PACS.
     """
     if not 0 < fraction <= 1:
-        raise FedgeoError(f"data.fraction={fraction}: allowed is 0 < fraction <= 1")
+        raise FedgeoError(f"federation.fraction={fraction}: allowed is 0 < fraction <= 1")
     cells = domain[rows] * (labels[rows].max(initial=0) + 1) + labels[rows]
     size = np.bincount(cells)[cells] if len(rows) else cells
     keep = np.maximum(1, _round(fraction * size))

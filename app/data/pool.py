@@ -1,6 +1,10 @@
-"""The simulated world: one data set, split and shared out among clients, the same in every process."""
+"""The simulated world of images: one data set, split and shared out among clients, the same in every process."""
 
 import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,13 +12,22 @@ from typing import Any
 import numpy as np
 
 from app import embeddings, encoders
-from app.config import Config
+from app.config import Config, Encoder, ImageData
 from app.data import partition as parts
 from app.data.embedded import sklearn_digits
+from app.data.features import features
+from app.data.images import domain_folder, image_folder
+from app.data.imagesets import IMAGE_SETS
 from app.data.partition import Partition, Split
 from app.data.source import Source
 from app.data.world import Samples
 from app.errors import FedgeoError
+
+log = logging.getLogger(__name__)
+
+OWN: Mapping[str, Callable[..., Source]] = {loader.__name__: loader for loader in (features, image_folder, domain_folder)}
+LOADERS: Mapping[str, Callable[..., Source]] = {"sklearn_digits": sklearn_digits, **OWN, **IMAGE_SETS}
+TELL_SECONDS = 5.0  # between two lines about the progress of encoding
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +52,14 @@ class Pool:
 
     @functools.cached_property
     def inputs(self) -> dict[str, int]:
-        return {"dimension": self.features(self.split.test[:1]).shape[1]}
+        return {"dimension": self.dimension}
+
+    @property
+    def dimension(self) -> int:
+        """p, the dimension of the embeddings."""
+        if self.source.features is not None:
+            return int(self.source.features.shape[1])
+        return encoder(self.config).dimension
 
     def __len__(self) -> int:
         return len(self.partition)
@@ -49,37 +69,62 @@ class Pool:
 
     def train(self, client: int) -> Samples:
         if client not in self._clients:
-            self._clients[client] = self.samples(self.partition.clients[client])
+            self._clients[client] = self.samples(self.partition.clients[client], f"client {client}")
         return self._clients[client]
 
     def held_out(self, part: str, client: int | None) -> Samples:
         if client is not None:
             raise FedgeoError(f"client {client} holds no {part} samples of its own: the server does")
-        return self.samples(self.split.val if part == "val" else self.split.test)
+        return self.samples(self.split.val if part == "val" else self.split.test, f"{part} samples")
 
     def facts(self, client: int) -> dict[str, Any]:
-        return {"dimension": int(self.train(client).x.shape[1])}
+        """What all clients must have alike. The client's images are encoded by the way: it is its first message."""
+        said = {
+            "dimension": int(self.train(client).x.shape[1]),
+            "normalisation": self.config.encoder.normalise,
+        }
+        if self.source.images is not None:
+            said["encoder"] = encoder(self.config).fingerprint
+        return said
 
     def partition_json(self) -> str:
         return self.partition.to_json(self.source, self.split)
 
-    def samples(self, rows: np.ndarray) -> Samples:
-        """The samples of these rows of the source."""
-        return Samples(self.features(rows), self.source.labels[rows], self.source.domain[rows])
+    def samples(self, rows: np.ndarray, whose: str) -> Samples:
+        """The samples of these rows of the source. ``whose`` they are is told while they are encoded."""
+        return Samples(self.features(rows, whose), self.source.labels[rows], self.source.domain[rows])
 
-    def features(self, rows: np.ndarray) -> np.ndarray:
+    def features(self, rows: np.ndarray, whose: str = "samples") -> np.ndarray:
         """float32 (len(rows), p) embeddings of these rows of the source, normalised as configured."""
         if self.source.features is not None:
             raw = np.asarray(self.source.features[rows], dtype=np.float32)
         else:
-            raw = embed(self.source, rows, self.config)
+            raw = embed(self.source, rows, self.config, Telling(whose))
         return embeddings.normalise(raw, self.config.encoder.normalise)
+
+
+class Telling:
+    """Logs, now and then, how far encoding has come; nothing where all embeddings lie in the cache."""
+
+    def __init__(self, whose: str) -> None:
+        self.whose = whose
+        self.told = time.monotonic()
+        self.begun = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total and not self.begun:
+            return
+        if not self.begun or done == total or now - self.told > TELL_SECONDS:
+            self.begun, self.told = True, now
+            log.info("encoding %s: %d of %d images", self.whose, done, total)
 
 
 @functools.lru_cache(maxsize=4)
 def pool(config: Config) -> Pool:
     """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
-    whole = load_source(config)
+    assert isinstance(config.data, ImageData)
+    whole = load_source(config.data, config.federation.beta)
     federation = config.federation
     if federation.partition_file is not None:
         path = Path(federation.partition_file)
@@ -90,7 +135,7 @@ def pool(config: Config) -> Pool:
     split = parts.split(
         whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
     )
-    rows = parts.subsample(split.train, whole.labels, whole.domain, config.data.fraction, config.seed)
+    rows = parts.subsample(split.train, whole.labels, whole.domain, federation.fraction, config.seed)
     partition = parts.partition(
         whole,
         rows,
@@ -104,21 +149,48 @@ def pool(config: Config) -> Pool:
     return Pool(config, whole, split, partition)
 
 
-def load_source(config: Config) -> Source:
-    """The data set that ``config.data`` describes."""
-    kind = config.data.kind
-    if kind == "sklearn_digits":
-        return sklearn_digits()
-    raise FedgeoError(f"data.kind={kind}: there is no such kind of data")
+def load_source(data: ImageData, beta: float) -> Source:
+    """The data set that ``data`` describes, whole; ``beta`` names the published split of Office-Home-LDS."""
+    if data.name not in LOADERS:
+        raise FedgeoError(f"data.name={data.name}: must be one of {', '.join(LOADERS)}")
+    loader = LOADERS[data.name]
+    if data.name in OWN and data.path is None:
+        raise FedgeoError(f"data.path: data={data.name} needs it, {NEEDED[data.name]}")
+    offered = {"path": data.path, "download": data.download, "beta": beta, **data.settings}
+    taken = inspect.signature(loader).parameters
+    if unknown := sorted(data.settings.keys() - taken.keys()):
+        raise FedgeoError(f"data.{unknown[0]}: data={data.name} has no such setting")
+    return loader(**{name: value for name, value in offered.items() if name in taken})
 
 
-def embed(source: Source, rows: np.ndarray, config: Config) -> np.ndarray:
-    """Embeddings of these rows by the configured encoder, through the cache."""
-    encoder = encoders.build(config.encoder.name, **config.encoder.settings)
+NEEDED = {
+    "features": "an npz file with <domain>_X and <domain>_y",
+    "image_folder": "a folder with one folder of images a class",
+    "domain_folder": "a folder with one folder a domain, and in it one of images a class",
+}
+
+
+def embed(source: Source, rows: np.ndarray, config: Config, progress: Callable[[int, int], None]) -> np.ndarray:
+    """Embeddings of these rows by the configured encoder, through the cache; float32, not normalised."""
     assert source.images is not None
     return embeddings.embed(
-        source.images, rows, encoder, cache=cache_dir(config), batch_size=config.encoder.batch_size
+        source.images,
+        rows,
+        encoder(config),
+        cache=cache_dir(config),
+        batch_size=config.encoder.batch_size,
+        progress=progress,
     )
+
+
+def encoder(config: Config) -> encoders.Encoder:
+    """The configured encoder, made once a process."""
+    return _encoder(config.encoder, config.device)
+
+
+@functools.lru_cache(maxsize=2)
+def _encoder(chosen: Encoder, device: str) -> encoders.Encoder:
+    return encoders.build(chosen.name, device=device, **chosen.settings)
 
 
 def cache_dir(config: Config) -> Path:

@@ -69,6 +69,10 @@ class World(Protocol):
 
 def world(config: Config) -> World:
     """The world that ``config.data`` describes. Raises FedgeoError for what cannot be had."""
+    if config.data.family == "eeg":
+        from app.data.subjects import subjects
+
+        return subjects(config)
     from app.data.pool import pool
 
     return pool(config)

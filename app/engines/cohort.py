@@ -21,6 +21,12 @@ class Traffic:
     bytes_down: int = 0
     failures: dict[int, str] = field(default_factory=dict)
     losses: list[tuple[float, float]] = field(default_factory=list)  # (examples, train loss) of each client
+    clamped: list[float] = field(default_factory=list)  # SPDnet's clamped fraction of each client, where told
+
+    @property
+    def watched(self) -> dict[str, float]:
+        """Means over the clients of what they watch in themselves."""
+        return {"clamped_fraction": sum(self.clamped) / len(self.clamped)} if self.clamped else {}
 
     @property
     def trained(self) -> int:
@@ -114,6 +120,7 @@ class CohortGrid(Grid):
             if client in parts:
                 self._traffic.bytes_up += records.payload_bytes(parts[client])
                 self._traffic.losses += records.read_loss(parts[client])
+                self._traffic.clamped += records.read_clamped(parts[client])
                 replies.append(Message(parts[client], reply_to=request))
             else:
                 self._traffic.failures[client] = errors.get(client, "no answer")

@@ -4,9 +4,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.models.base import Model
+from app.models.eegnet import EEGNet
 from app.models.head import Head
+from app.models.spdnet import SPDNet
 
 
-def build(settings: Any, inputs: Mapping[str, Any], classes: int) -> Model:
-    """A fresh model. settings: the configuration's model group. inputs: what the world says of its samples."""
+def build(settings: Any, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
+    """A fresh model. settings: the configuration's model group. inputs: what the world says of its samples.
+
+    stiefel: whether the federation keeps SPDnet's weights on the manifold; else they are free matrices.
+    """
+    if settings.kind == "spdnet":
+        return SPDNet(
+            inputs["channels"], settings.hidden, classes, settings.epsilon, settings.vectorise, stiefel=stiefel
+        )
+    if settings.kind == "eegnet":
+        return EEGNet(inputs["channels"], inputs["samples"], classes, inputs["rate"], dropout=settings.dropout)
     return Head(inputs["dimension"], classes, settings.hidden)

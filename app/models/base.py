@@ -23,6 +23,8 @@ class Model(nn.Module):
     What ``export`` leaves out (batch-norm statistics) stays with its client: see ``local_state``.
     """
 
+    generator: torch.Generator | None = None  # what a model draws from while it trains (dropout); the loop sets it
+
     def forward(self, x: Tensor) -> Output:
         raise NotImplementedError
 

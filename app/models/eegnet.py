@@ -1,10 +1,11 @@
-"""EEGNet, the paper's baseline on raw trials, in float32: temporal and spatial filters, a separable convolution, a linear layer.
+"""EEGNet, the paper's baseline on raw trials: temporal and spatial filters, a separable convolution.
 
-Batch normalisation keeps two kinds of numbers. Its affine parameters are weights like any other: they are exported and averaged.
-Its running statistics describe the data that the model last trained on; they stay with the client (FedBN) as ``local_state``.
-The exchanged weights are therefore half a model: to predict, a client loads them and then its own ``local_state``. Whoever has
-none, a new site or a saved global model's user, calls ``calibrate`` on unlabelled trials first; until then the statistics
-are the initial ones, mean 0 and variance 1.
+Batch normalisation keeps two kinds of numbers. Its affine parameters are weights like any other: they are
+exported and averaged. Its running statistics describe the data that the model last trained on; they stay with
+the client (FedBN) as ``local_state``. The exchanged weights are therefore half a model: to predict, a client
+loads them and then its own ``local_state``. Whoever has none, a new site or a saved global model's user,
+calls ``calibrate`` on unlabelled trials first; until then the statistics are the initial ones, mean 0 and
+variance 1.
 """
 
 import torch
@@ -18,12 +19,12 @@ from app.models.base import Model, Output, Weights
 class EEGNet(Model):
     """EEGNet on z-scored trials (batch, channels, samples), float32.
 
-    rate: sampling rate in Hz. F1 temporal filters of Kt = max(round(rate / 2), 32) samples, D spatial filters for each, F2 outputs of
-    the separable convolution of Ks = max(round(rate / (2 p1)), 8) samples; average pools p1, p2. Convolutions without bias,
-    zero-padded to the same length.
+    rate: sampling rate in Hz. F1 temporal filters of Kt = max(round(rate / 2), 32) samples, D spatial filters
+    for each, F2 outputs of the separable convolution of Ks = max(round(rate / (2 p1)), 8) samples; average
+    pools p1, p2. Convolutions without bias, zero-padded to the same length.
 
-    In training, dropout draws from ``generator``, which the training loop sets (on any device; the masks follow): nothing
-    comes from torch's global state.
+    In training, dropout draws from ``generator``, which the training loop sets (on any device; the masks
+    follow): nothing comes from torch's global state.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class EEGNet(Model):
     ) -> None:
         super().__init__()
         self.channels, self.samples, self.pools, self.dropout = channels, samples, pools, dropout
-        self.generator: torch.Generator | None = None
         steps = samples // pools[0] // pools[1]
         if steps < 1:
-            raise FedgeoError(f"EEGNet pools {pools} leave nothing of {samples} samples: use longer trials or smaller pools")
+            raise FedgeoError(
+                f"EEGNet pools {pools} leave nothing of {samples} samples: use longer trials or smaller pools"
+            )
         kt, ks = max(round(0.5 * rate), 32), max(round(rate / (2 * pools[0])), 8)
         self.temporal = nn.Parameter(torch.empty(F1, kt))
         self.norm1 = nn.BatchNorm1d(F1)
@@ -58,15 +60,15 @@ class EEGNet(Model):
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
         """Weights uniform within 1 / sqrt(fan-in), affine parameters 1 and 0, running statistics 0 and 1."""
-        for parameter in (self.temporal, self.spatial, self.depthwise, self.pointwise, self.linear.weight, self.linear.bias):
-            source = self.linear.weight if parameter is self.linear.bias else parameter
-            bound = source[0].numel() ** -0.5
-            parameter.copy_((2 * torch.rand(parameter.shape, generator=generator) - 1) * bound)
+        weights = [self.temporal, self.spatial, self.depthwise, self.pointwise, self.linear.weight]
+        fan_in = [weight[0].numel() for weight in weights]
+        for parameter, inputs in zip([*weights, self.linear.bias], [*fan_in, fan_in[-1]], strict=True):
+            parameter.copy_((2 * torch.rand(parameter.shape, generator=generator) - 1) * inputs**-0.5)
         for norm in self._norms():
             norm.reset_parameters()
 
     def forward(self, x: Tensor) -> Output:
-        """x: z-scored trials (batch, channels, samples). The representation (batch, F2 * steps) is the last pool's output."""
+        """x: z-scored trials (batch, channels, samples). The representation is the last pool's output."""
         return self._forward(x, drop=self.training)
 
     def _forward(self, x: Tensor, drop: bool) -> Output:
@@ -84,9 +86,10 @@ class EEGNet(Model):
     def _temporal_spatial(self, x: Tensor) -> Tensor:
         """Temporal convolution, batch norm, spatial filter: (b, c, t) -> (b, F1 D, t).
 
-        All three are linear in the signal once the norm's statistics are known, so that the spatial filter can go first. The
-        temporal filters then run over F1 D signals, not over F1 times all channels (32 times fewer at 64 channels), and
-        the statistics of their outputs, which are never formed, follow from the input's: see ``_window_moments``.
+        All three are linear in the signal once the norm's statistics are known, so that the spatial filter
+        can go first. The temporal filters then run over F1 D signals, not over F1 times all channels (32
+        times fewer at 64 channels), and the statistics of their outputs, which are never formed, follow from
+        the input's: see ``_window_moments``.
         """
         f1, kt = self.temporal.shape
         norm = self.norm1
@@ -111,8 +114,8 @@ class EEGNet(Model):
     @torch.no_grad()
     def _track(norm: nn.BatchNorm1d, mean: Tensor, variance: Tensor, n: int) -> None:
         """What BatchNorm does to its running statistics in training; n values went into a mean."""
-        assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
-        assert norm.momentum is not None
+        assert norm.running_mean is not None and norm.running_var is not None and norm.momentum is not None
+        assert norm.num_batches_tracked is not None
         norm.num_batches_tracked += 1
         norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
         norm.running_var.lerp_((variance * (n / (n - 1))).to(norm.running_var.dtype), norm.momentum)
@@ -127,10 +130,10 @@ class EEGNet(Model):
 
     @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
-        """Recompute all running statistics from trials x (batch, channels, samples), as one batch and without labels.
+        """Recompute all running statistics from unlabelled trials x (batch, channels, samples), as one batch.
 
-        For global weights that meet new data: a new site, a saved model. The weights stay as they are. Some hundred
-        trials are plenty; memory grows with their number.
+        For global weights that meet new data: a new site, a saved model. The weights stay as they are. Some
+        hundred trials are plenty; memory grows with their number.
         """
         training, momenta = self.training, [norm.momentum for norm in self._norms()]
         self.train()
@@ -147,7 +150,7 @@ class EEGNet(Model):
 
     @torch.no_grad()
     def load_local_state(self, state: Weights) -> None:
-        """Restore ``local_state``; an empty dict leaves the statistics as they are. KeyError for other names."""
+        """Restore ``local_state``; an empty dict changes nothing. KeyError for other names."""
         buffers = dict(self.named_buffers())
         if not state:
             return
@@ -166,12 +169,13 @@ def _same(x: Tensor, kernel: int) -> Tensor:
 
 
 def _window_moments(x: Tensor, kernel: int) -> tuple[Tensor, Tensor]:
-    """First and second moments, float64, of the windows that a temporal filter sees: E[w] (k,) and E[w w^T] (k, k).
+    """Moments of the windows w that a temporal filter sees: E[w] (k,) and E[w w^T] (k, k), float64.
 
-    x: (b, c, t). A window w is ``kernel`` successive samples of one channel, zero-padded at the ends as in ``_same``; there are
-    b c t of them. A filter h then has outputs of mean h E[w] and second moment h E[w w^T] h. The windows are never laid out:
-    the signals are cut into blocks of ``kernel`` window starts, one matrix product gives the products of all pairs of samples
-    in a block, and the sum along its diagonals adds up the windows.
+    x: (b, c, t). A window is ``kernel`` successive samples of one channel, zero-padded at the ends as in
+    ``_same``; there are b c t of them. A filter h then has outputs of mean h E[w] and second moment
+    h E[w w^T] h. The windows are never laid out: the signals are cut into blocks of ``kernel`` window starts,
+    one matrix product gives the products of all pairs of samples in a block, and the sum along its diagonals
+    adds up the windows.
     """
     count, t = x.numel(), x.shape[-1]
     padded = _same(x.flatten(0, 1), kernel)

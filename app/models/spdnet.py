@@ -1,12 +1,13 @@
 """SPDnet: BiRe blocks (BiMap + ReEig), LogEig, a linear classifier, on SPD matrices in float64.
 
-The Stiefel weights are trained by local trivialisation: a round begins at the received W0, the optimiser moves a free parameter
-X from 0, and the weight is W = uf(W0 + P_{W0}(X)). The last ReEig and the LogEig are one function, log(max(epsilon, .)), and
-share one eigendecomposition.
+The Stiefel weights are trained by local trivialisation: a round begins at the received W0, the optimiser
+moves a free parameter X from 0, and the weight is W = uf(W0 + P_{W0}(X)). The last ReEig and the LogEig are
+one function, log(max(epsilon, .)), and share one eigendecomposition.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -18,15 +19,16 @@ from app.manifolds import distance_to_stiefel, project, random_stiefel, retract
 from app.models.base import Model, Output, Weights
 
 VECTORISATIONS = ("vec", "vech")
-# Received weights may have travelled in single precision, but a plain mean of several clients' weights is further off.
+# Received weights may have travelled in single precision; a plain mean of several clients' is further off.
 OFF_MANIFOLD = 1e-4
 
 
 class _BiMap(torch.autograd.Function):
     """W^T S W for symmetric S. The backward pass reuses W^T S, which autograd would multiply out again.
 
-    s: (batch, p, p) with w: (p, k), or (m, batch, p, p) with (m, p, k). The orders of the products are the fast ones: one tall
-    product a w rather than many small ones, the narrow matrix on the left, and bmm where matmul would copy s to fold it.
+    s: (batch, p, p) with w: (p, k), or (m, batch, p, p) with (m, p, k). The orders of the products are the
+    fast ones: one tall product a w rather than many small ones, the narrow matrix on the left, and bmm where
+    matmul would copy s to fold it.
     """
 
     @staticmethod
@@ -54,9 +56,10 @@ class _BiMap(torch.autograd.Function):
 class _Spectral(torch.autograd.Function):
     """U f(lambda) U^T with f = max(epsilon, .) or log(max(epsilon, .)), and the Daleckii-Krein backward.
 
-    The backward multiplies, in the eigenbasis, by the divided differences (f_i - f_j) / (lambda_i - lambda_j), which autograd
-    through eigh evaluates as 0/0 where eigenvalues meet. Here each is computed from its own pair of eigenvalues without
-    cancellation, so that it needs no tolerance, and a large trial cannot change what its neighbours in the batch get.
+    The backward multiplies, in the eigenbasis, by the divided differences (f_i - f_j) / (lambda_i -
+    lambda_j), which autograd through eigh evaluates as 0/0 where eigenvalues meet. Here each is computed from
+    its own pair of eigenvalues without cancellation, so that it needs no tolerance, and a large trial cannot
+    change what its neighbours in the batch get.
     """
 
     @staticmethod
@@ -82,7 +85,7 @@ class _Spectral(torch.autograd.Function):
 
 
 def _rectified_differences(values: Tensor, epsilon: float) -> Tensor:
-    """Divided differences (..., k, k) of max(epsilon, .): 1 where both exceed epsilon, 0 where neither does."""
+    """Divided differences (..., k, k) of max(epsilon, .): 1 where both exceed epsilon, 0 where none does."""
     image = values.clamp(min=epsilon)
     gap = values.unsqueeze(-1) - values.unsqueeze(-2)
     active = (values > epsilon).to(values.dtype).unsqueeze(-1)
@@ -92,8 +95,8 @@ def _rectified_differences(values: Tensor, epsilon: float) -> Tensor:
 def _log_differences(values: Tensor) -> Tensor:
     """Divided differences (..., k, k) of log at positive values.
 
-    With r = |a - b| / min(a, b) it is log1p(r) / r / min(a, b), at full precision however close the pair; a smallest r
-    stands for 0, where log1p(r) / r is 1.
+    With r = |a - b| / min(a, b) it is log1p(r) / r / min(a, b), at full precision however close the pair; a
+    smallest r stands for 0, where log1p(r) / r is 1.
     """
     low = torch.minimum(values.unsqueeze(-1), values.unsqueeze(-2))
     ratio = (values.unsqueeze(-1) - values.unsqueeze(-2)).abs_().div_(low).clamp_(min=1e-300)
@@ -101,12 +104,12 @@ def _log_differences(values: Tensor) -> Tensor:
 
 
 def bimap(s: Tensor, w: Tensor) -> Tensor:
-    """BiMap, W^T S W. s: (p, p) or (b, p, p), symmetric, with w (p, k); or (m, b, p, p) with (m, p, k). Returns (..., k, k)."""
+    """BiMap, W^T S W. s symmetric, (p, p) or (b, p, p), with w (p, k); or (m, b, p, p) with (m, p, k)."""
     return _BiMap.apply(s, w) if s.dim() > 2 else _BiMap.apply(s.unsqueeze(0), w).squeeze(0)
 
 
 def re_eig(s: Tensor, epsilon: float) -> Tensor:
-    """ReEig, U max(epsilon, lambda) U^T of symmetric s (..., k, k). At lambda = epsilon the derivative is taken as 0."""
+    """ReEig, U max(epsilon, lambda) U^T of symmetric s (..., k, k). At epsilon the derivative counts as 0."""
     return _Spectral.apply(s, epsilon, False)
 
 
@@ -116,7 +119,7 @@ def re_log_eig(s: Tensor, epsilon: float) -> Tensor:
 
 
 class StiefelBiMap(nn.Module):
-    """A BiMap weight on St(p, k): buffer ``received`` (W0) and parameter ``tangent`` (X, 0 at the start of a round)."""
+    """A BiMap weight on St(p, k): the buffer ``received`` is W0, the parameter ``tangent`` is X."""
 
     received: Tensor
 
@@ -152,16 +155,22 @@ class FreeBiMap(nn.Module):
 class SPDNet(Model):
     """SPDnet on covariances (..., channels, channels), float64.
 
-    hidden: the width after each BiRe block, not increasing. epsilon: ReEig's threshold, in the unit of the covariances (microvolt^2,
-    or 1 after recentring). vectorise: ``vec`` feeds all d^2 entries to the classifier, as the paper's parameter
-    counts do; ``vech`` feeds the lower triangle with off-diagonal entries times sqrt 2, which keeps norms.
+    hidden: the width after each BiRe block, not increasing. epsilon: ReEig's threshold, in the unit of the
+    covariances (microvolt^2, or 1 after recentring). vectorise: ``vec`` feeds all d^2 entries to the
+    classifier, as the paper's parameter counts do; ``vech`` feeds the lower triangle with off-diagonal
+    entries times sqrt 2, which keeps norms.
 
-    Exchanged weights: ``stiefel.0``, ... (the matrices W, not the optimiser's X), ``linear.weight``, ``linear.bias``. Averaging X
-    instead of W would be wrong, so that X goes by another name (``blocks.0.tangent``) and is never exported.
-    With ``stiefel=False`` the BiMap weights are free matrices, exchanged as ``blocks.0.matrix``: the control without manifold.
+    Exchanged weights: ``stiefel.0``, ... (the matrices W, not the optimiser's X), ``linear.weight``,
+    ``linear.bias``. Averaging X instead of W would be wrong, so that X goes by another name
+    (``stiefel.0.tangent``) and is never exported. With ``stiefel=False`` the BiMap weights are free matrices,
+    exchanged as ``bimap.0.matrix``: the control without manifold.
 
-    The forward pass also takes stacked parameters (m, ...) through ``torch.func.functional_call``, with x (m, batch, c, c).
+    The forward pass also takes stacked parameters (m, ...) through ``torch.func.functional_call``, with
+    x (m, batch, c, c).
     """
+
+    _triangle: Tensor
+    _isometry: Tensor
 
     def __init__(
         self,
@@ -174,23 +183,33 @@ class SPDNet(Model):
     ) -> None:
         super().__init__()
         widths = [channels, *hidden]
-        if not hidden or any(not 1 <= k <= p for p, k in zip(widths, widths[1:], strict=False)):
-            raise FedgeoError(f"SPDnet widths {list(hidden)}: at least one, none above the one before, {channels} channels first")
+        if not hidden or any(not 1 <= k <= p for p, k in pairwise(widths)):
+            raise FedgeoError(
+                f"SPDnet widths {list(hidden)}: expected at least one, none above the one before it, the "
+                f"first not above {channels} channels"
+            )
         if not (epsilon > 0 and math.isfinite(epsilon)):
             raise FedgeoError(f"SPDnet epsilon must be positive, got {epsilon}")
         if vectorise not in VECTORISATIONS:
             raise FedgeoError(f"vectorise={vectorise!r} is not known: choose one of {', '.join(VECTORISATIONS)}")
-        self.channels, self.epsilon, self.vectorise, self.stiefel = channels, float(epsilon), vectorise, stiefel
-        block = StiefelBiMap if stiefel else FreeBiMap
-        blocks = nn.ModuleList(block(p, k) for p, k in zip(widths, widths[1:], strict=False))
-        self.blocks = cast(Sequence[StiefelBiMap | FreeBiMap], blocks)
+        self.channels, self.epsilon = channels, float(epsilon)
+        self.vectorise, self.on_manifold = vectorise, stiefel
+        # the name decides how the entries are averaged, and that weight decay leaves them alone
+        block, self._name = (StiefelBiMap, "stiefel") if stiefel else (FreeBiMap, "bimap")
+        self.add_module(self._name, nn.ModuleList(block(p, k) for p, k in pairwise(widths)))
         d = widths[-1]
         features = d * d if vectorise == "vec" else d * (d + 1) // 2
         self.linear = nn.utils.skip_init(nn.Linear, features, classes, dtype=torch.float64)
         rows, columns = torch.tril_indices(d, d)
+        isometry = torch.full(rows.shape, 2.0, dtype=torch.float64).sqrt().masked_fill(rows == columns, 1.0)
         self.register_buffer("_triangle", rows * d + columns, persistent=False)
-        self.register_buffer("_isometry", torch.where(rows == columns, 1.0, 2.0**0.5).double(), persistent=False)
+        self.register_buffer("_isometry", isometry, persistent=False)
         self.reset(torch.Generator().manual_seed(0))
+
+    @property
+    def blocks(self) -> Sequence[StiefelBiMap | FreeBiMap]:
+        """The BiMap layers, first to last."""
+        return cast(Sequence[StiefelBiMap | FreeBiMap], self.get_submodule(self._name))
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
@@ -204,7 +223,7 @@ class SPDNet(Model):
             parameter.copy_((2 * draw - 1) * bound)
 
     def forward(self, x: Tensor) -> Output:
-        """x: covariances (..., c, c), float64. The representation is the vectorised logarithm of the last block."""
+        """x: covariances (..., c, c), float64. The representation: the last block's logarithm as a vector."""
         if x.dtype != torch.float64:
             raise FedgeoError(f"SPDnet needs covariances in float64, got {str(x.dtype).removeprefix('torch.')}")
         if x.shape[-2:] != (self.channels, self.channels):
@@ -213,29 +232,33 @@ class SPDNet(Model):
         for i, block in enumerate(self.blocks):
             s = bimap(s, block.weight())
             if not math.isfinite(float(s.detach().sum())):
-                raise FedgeoError(f"SPDnet block {i} gave values that are not finite: check the covariances and the learning rate")
+                raise FedgeoError(
+                    f"SPDnet block {i} gave values that are not finite: check the covariances and the learning rate"
+                )
             s = re_eig(s, self.epsilon) if i + 1 < len(self.blocks) else re_log_eig(s, self.epsilon)
         representation = s.flatten(-2)
         if self.vectorise == "vech":
             representation = representation[..., self._triangle] * self._isometry
         weight, bias = self.linear.weight, self.linear.bias
-        return Output(representation, representation @ weight.mT + (bias if bias.dim() == 1 else bias.unsqueeze(-2)))
+        logits = representation @ weight.mT + (bias if bias.dim() == 1 else bias.unsqueeze(-2))
+        return Output(representation, logits)
 
     @torch.no_grad()
     def clamped_fraction(self, x: Tensor) -> float:
-        """The share of the first block's eigenvalues, over covariances (..., c, c), that are at or below epsilon.
+        """The share of the first block's eigenvalues at or below epsilon, over covariances x (..., c, c).
 
-        Above one half, suspect the unit: in volt^2 every eigenvalue is clamped, and nothing can be learned. Deeper
-        blocks inherit clamped eigenvalues, so that the first tells about the data.
+        Above one half, suspect the unit: in volt^2 every eigenvalue is clamped, and nothing can be learned.
+        Deeper blocks inherit clamped eigenvalues, so that the first tells about the data.
         """
-        return float((torch.linalg.eigvalsh(bimap(x, self.blocks[0].weight())) <= self.epsilon).double().mean())
+        values = torch.linalg.eigvalsh(bimap(x, self.blocks[0].weight()))
+        return float((values <= self.epsilon).double().mean())
 
     def stiefel_parameters(self) -> dict[str, nn.Parameter]:
-        """The tangent parameters X by name: leave them out of weight decay, which would pull W back to the received W0."""
+        """The tangent parameters X by name. Weight decay must spare them: it would pull W back to W0."""
         return {name: p for name, p in self.named_parameters() if name.endswith(".tangent")}
 
     def export(self) -> Weights:
-        if not self.stiefel:
+        if not self.on_manifold:
             return super().export()
         with torch.no_grad():
             weights = {f"stiefel.{i}": block.weight().clone() for i, block in enumerate(self.blocks)}
@@ -243,11 +266,11 @@ class SPDNet(Model):
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Take the exchanged weights over, and start the round there: X = 0.
+        """Take the exchanged weights over, and start the round there, with X = 0.
 
-        KeyError or ValueError for wrong names or shapes; FedgeoError for a ``stiefel.`` entry off the manifold.
+        KeyError or ValueError for wrong names or shapes; FedgeoError for a matrix off the manifold.
         """
-        if not self.stiefel:
+        if not self.on_manifold:
             super().load(weights)
             return
         names = [f"stiefel.{i}" for i in range(len(self.blocks))]
@@ -262,8 +285,8 @@ class SPDNet(Model):
             distance = distance_to_stiefel(weights[name].double())
             if not distance <= OFF_MANIFOLD:
                 raise FedgeoError(
-                    f"{name}: off the Stiefel manifold by {distance:.1e}; average it by projavg or rlavg, or build SPDnet with "
-                    "stiefel=False for plain averaging"
+                    f"{name}: off the Stiefel manifold by {distance:.1e}; average it by projavg or rlavg, or "
+                    "build SPDnet with stiefel=False for plain averaging"
                 )
         for name, block in zip(names, self.blocks, strict=True):
             block.start_at(weights[name])

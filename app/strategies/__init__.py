@@ -11,6 +11,7 @@ from app.node import code_hash
 from app.strategies.federated import Federated
 from app.strategies.ggeur import GGEUR
 from app.strategies.phased import Phased
+from app.strategies.rate import Rate
 
 
 def build(config: Config, clients: int, *, central: bool) -> Phased:
@@ -18,7 +19,8 @@ def build(config: Config, clients: int, *, central: bool) -> Phased:
 
     clients: how many there are. central: whether the server evaluates.
     """
-    common = (build_base(config.method, clients), config.federation, config.seed, code_hash())
+    rate = Rate(config.training)
+    common = (build_base(config.method, clients), config.federation, rate, config.seed, code_hash())
     if config.augmentation.kind == "none":
         return Phased(*common, central=central)
     return GGEUR(*common, central=central, augmentation=config.augmentation)

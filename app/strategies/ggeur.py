@@ -12,6 +12,7 @@ from app.geometry import Geometry, geometry
 from app.node import array_digest
 from app.statistics import ClassStatistics, merge
 from app.strategies.phased import Phased
+from app.strategies.rate import Rate
 
 
 class GGEUR(Phased):
@@ -21,13 +22,14 @@ class GGEUR(Phased):
         self,
         base: Strategy,
         federation: Federation,
+        rate: Rate,
         seed: int,
         code: str,
         *,
         central: bool,
         augmentation: Augmentation,
     ) -> None:
-        super().__init__(base, federation, seed, code, central=central)
+        super().__init__(base, federation, rate, seed, code, central=central)
         self.augmentation = augmentation
         self.added = 0
         self.perturbation_rms = 0.0

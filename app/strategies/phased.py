@@ -19,6 +19,7 @@ from app import messages
 from app.config import Federation
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
+from app.strategies.rate import Rate
 
 AGREED = {  # what to do where clients do not say the same
     "code": "install the same version of the app on every node",
@@ -50,8 +51,11 @@ def compare(client: int, words: dict[str, Any], first: int, reference: dict[str,
 class Phased(Strategy):
     """Wraps ``base`` with the hello phase, reproducible participation and a bound on failures."""
 
-    def __init__(self, base: Strategy, federation: Federation, seed: int, code: str, *, central: bool) -> None:
+    def __init__(
+        self, base: Strategy, federation: Federation, rate: Rate, seed: int, code: str, *, central: bool
+    ) -> None:
         self.base = base
+        self.rate = rate
         self.federation = federation
         self.seed = seed
         self.code = code
@@ -136,6 +140,7 @@ class Phased(Strategy):
     ) -> Iterable[Message]:
         assert isinstance(grid, CohortGrid)
         grid.select(self.participants(server_round, grid.clients))
+        config["lr"] = self.rate.lr
         return self.base.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(

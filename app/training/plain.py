@@ -42,18 +42,22 @@ class LocalSettings:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """weights: w_k. extra: what the method sends up. state: what the client keeps. loss: mean over the steps."""
+    """weights: w_k. extra: what the method sends up. state: what the client keeps. loss: mean over the steps.
+
+    moments: the optimiser's state at the end, '<parameter>/<name>', for whoever wants to go on with it.
+    """
 
     weights: Weights
     extra: Weights
     state: Weights
     loss: float
     steps: int
+    moments: Weights
 
 
-def optimiser(parameters: Weights, model: Model, settings: LocalSettings) -> torch.optim.Optimizer:
+def optimiser(parameters: Weights, settings: LocalSettings) -> torch.optim.Optimizer:
     """The optimiser over ``parameters``; weight decay leaves out entries that live on a manifold."""
-    curved = {name for name in parameters if name.startswith("stiefel.")}
+    curved = {name for name in parameters if name.endswith(".tangent")}
     groups = [
         {"params": [p for n, p in parameters.items() if n not in curved], "weight_decay": settings.weight_decay},
         {"params": [p for n, p in parameters.items() if n in curved], "weight_decay": 0.0},
@@ -71,9 +75,11 @@ def train(
     local: Local,
     settings: LocalSettings,
     generator: torch.Generator,
+    moments: Weights | None = None,
 ) -> LocalResult:
     """Train ``model`` on ``data`` from ``local.start`` and return what the client sends and keeps.
 
+    ``moments`` are an earlier result's, to go on with; without them the optimiser starts afresh, as in the papers.
     ``local.state`` empty means a first participation: the algorithm says what a client then has.
 
     Raises FloatingPointError where the loss stops being finite, before anything is sent, and FedgeoError for a
@@ -84,13 +90,15 @@ def train(
     if not local.state:
         local = replace(local, state=algorithm.client_state(local.start))
     model.load(local.start)
+    model.generator = generator
     weights: Weights = dict(model.named_parameters())
 
     def forward(values: Weights, x: Tensor) -> Output:  # any weights through this architecture
         model.train(torch.is_grad_enabled())  # a reference model only answers: no dropout, no new batch statistics
         return torch.func.functional_call(model, values, (x,))
 
-    step = optimiser(weights, model, settings)
+    step = optimiser(weights, settings)
+    restore_moments(step, weights, moments or {})
     losses: list[Tensor] = []
     for x, y in schedule(data, settings, generator):
         loss = algorithm.loss(forward, weights, x, y, local).mean()
@@ -114,7 +122,24 @@ def train(
     )
     with torch.no_grad():
         extra, state = algorithm.finish(trained, local)
-    return LocalResult(trained.weights, extra, state, mean_loss, len(losses))
+    return LocalResult(trained.weights, extra, state, mean_loss, len(losses), moments_of(step, weights))
+
+
+def moments_of(step: torch.optim.Optimizer, weights: Weights) -> Weights:
+    """The optimiser's state tensors as '<parameter>/<name>'."""
+    return {
+        f"{name}/{key}": value.detach().clone()
+        for name, p in weights.items()
+        for key, value in step.state[p].items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_moments(step: torch.optim.Optimizer, weights: Weights, moments: Weights) -> None:
+    """Give the optimiser the state that ``moments_of`` took. SPDnet's is that of its tangent parameters."""
+    for key, value in moments.items():
+        name, _, entry = key.rpartition("/")
+        step.state[weights[name]][entry] = value.clone()
 
 
 @torch.no_grad()
