@@ -1,14 +1,11 @@
 """The ClientApp: one handler a message type, each decodes, calls the node, and encodes."""
 
-import tempfile
-from pathlib import Path
-
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from app import messages
 from app.config import load
-from app.node import Node, node
+from app.node import Node, node, state_folder
 from app.seeds import one_thread
 
 app = ClientApp()
@@ -17,11 +14,7 @@ app = ClientApp()
 def node_of(context: Context) -> Node:
     """The node that this process plays, from the run's configuration and the node's own."""
     config = load(str(context.run_config["overrides"]), experiment=str(context.run_config["experiment"]))
-    if config.run_dir:
-        state = Path(config.run_dir) / "state"
-    else:
-        state = Path(tempfile.gettempdir()) / f"fedgeo-{context.run_id}"
-    return node(config, messages.node_place(context), state)
+    return node(config, messages.node_place(context), state_folder(config, context.run_id))
 
 
 @app.query("place")
@@ -58,8 +51,8 @@ def geometry(message: Message, context: Context) -> Message:
 
     def one(client: int, _: RecordDict) -> RecordDict:
         with one_thread():
-            described = here.describe_augmentation(client, digest)
-        return RecordDict({messages.METRICS: messages.metrics_record(described)})
+            figures, counts = here.describe_augmentation(client, digest)
+        return messages.described_reply(figures, counts)
 
     return messages.answer(message, here.clients, one)
 

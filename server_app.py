@@ -1,5 +1,7 @@
 """The ServerApp: reads the configuration, runs it over the grid, and leaves a run directory."""
 
+import shutil
+from logging import INFO
 from pathlib import Path
 
 from flwr.app import Context
@@ -7,6 +9,7 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from app.config import load
+from app.node import state_folder
 from app.results import default_run_dir
 from app.server import run
 
@@ -21,5 +24,6 @@ def main(grid: Grid, context: Context) -> None:
     try:
         summary = run(grid, config, run_dir)
     finally:
-        log(20, "Run directory: %s", run_dir)
-    log(20, "%s: %.4f, best %s", summary["metric"], summary["final"], summary["best"])
+        log(INFO, "Run directory: %s", run_dir)
+        shutil.rmtree(state_folder(config, context.run_id), ignore_errors=True)
+    log(INFO, "%s: %.4f, best %s", summary["metric"], summary["final"], summary["best"])

@@ -55,6 +55,15 @@ class Augmentation:
                 raise FedgeoError(f"augmentation.{name} must be at least 1, not {getattr(self, name)}")
 
 
+def check_domains(domains: Collection[str | None]) -> None:
+    """Refuse step 2 where all clients (one name each, None for a mixed one) hold the same domain."""
+    if len(set(domains)) < 2 and None not in domains:
+        raise FedgeoError(
+            f"augmentation.step2=true: all clients hold one domain ({next(iter(domains), None)}), so that no prototype is "
+            "foreign: set augmentation.step2=false, or give data with several domains"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class _Source:
     """Drawn samples of one class that share their anchors: rows of the real samples, or one mean."""

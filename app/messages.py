@@ -84,6 +84,13 @@ def read_text(content: RecordDict) -> Any:
     return json.loads(cast(str, content.config_records[CONFIG]["json"]))
 
 
+def described_reply(figures: Mapping[str, float | int], counts: Mapping[str, Any]) -> RecordDict:
+    """What a client says of its augmentation: figures, and ``counts`` by class, to be read with ``read_text``."""
+    content = text_content(counts)
+    content[METRICS] = metrics_record(figures)
+    return content
+
+
 def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | int]) -> RecordDict:
     """A training reply as Flower's own strategies want it: one ArrayRecord, one MetricRecord."""
     return RecordDict({ARRAYS: weights_record(weights, extra), METRICS: metrics_record(metrics)})

@@ -5,7 +5,9 @@ rebuilt from the site's data and its state folder where the process is new.
 """
 
 import functools
+import getpass
 import hashlib
+import tempfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from app.models.base import Model, Weights
 from app.models.eegnet import EEGNet
 from app.models.spdnet import SPDNet
 from app.seeds import SHUFFLE, generator
-from app.statistics import gather
+from app.statistics import field, gather
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
 
@@ -49,7 +51,7 @@ class Node:
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
         self._sets: OrderedDict[tuple[int, str], AugmentedSet | TensorSet] = OrderedDict()
-        self._geometry: tuple[str, Geometry] | None = None
+        self._geometry: tuple[str, Geometry, np.ndarray] | None = None
 
     def hello(self, client: int) -> dict[str, Any]:
         """What must agree before anything is trained, and how many samples of each class there are."""
@@ -65,23 +67,26 @@ class Node:
     def statistics(self, client: int) -> dict[str, np.ndarray]:
         """The client's class statistics, packed."""
         own = self.world.train(client)
-        return gather(own.x, own.y, minimum=self.config.privacy.min_count).to_arrays()
+        gathered = gather(own.x, own.y, minimum=self.config.privacy.min_count)
+        return gathered.to_arrays(self.config.augmentation.precision)
 
     def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
-        """Check the geometry and keep it under its digest."""
+        """Check the geometry, and the number of each client's domain, and keep them under their digest."""
         if digest != array_digest(arrays):
             raise FedgeoError("the geometry does not have the digest it was announced with")
-        self._geometry = (digest, Geometry.from_arrays(arrays))
+        self._geometry = (digest, *unpack_geometry(arrays))
         path = self._geometry_path(digest)
         if not path.exists():
             write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in arrays.items()}))
 
-    def describe_augmentation(self, client: int, digest: str) -> dict[str, float | int]:
-        """How many samples were added, and the root of their mean squared perturbation."""
+    def describe_augmentation(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, Any]]:
+        """How many samples were added, and the root of their mean squared perturbation; and the counts by class."""
         data = self.data(client, digest)
         assert isinstance(data, AugmentedSet)
         data.measure()
-        return {"added": data.added, "perturbed": data.perturbed, "perturbation_rms": data.perturbation_rms}
+        figures = {"added": data.added, "perturbed": data.perturbed, "perturbation_rms": data.perturbation_rms}
+        unshaped = [data.unshaped.get(label, 0) for label in range(len(self.world.classes))]
+        return figures, {"total": data.counts.tolist(), "unshaped": unshaped}
 
     def train(
         self, client: int, number: int, digest: str, rate: float, weights: Weights, shared: Weights
@@ -179,23 +184,32 @@ class Node:
                 step2=chosen.step2,
                 per_prototype=chosen.per_prototype,
             ),
-            geometry=self._load_geometry(digest) if digest else None,
+            geometry=self._load_geometry(digest)[0] if digest else None,
             classes=len(self.world.classes),
             seed=self.config.seed,
             client=client,
+            own=self._own(client, digest) if chosen.step2 and digest else None,
         )
         self._sets[key] = made
         while len(self._sets) > 1 and sum(s.nbytes for s in self._sets.values()) > SETS_BYTES:
             self._sets.popitem(last=False)
         return made
 
-    def _load_geometry(self, digest: str) -> Geometry:
+    def _own(self, client: int, digest: str) -> set[int]:
+        """The clients of this one's domain, itself among them: their prototypes are not foreign to it."""
+        domains = self._load_geometry(digest)[1]
+        if client >= len(domains):
+            raise FedgeoError(f"client {client} is not among the {len(domains)} clients that the geometry is for")
+        same = np.flatnonzero((domains == domains[client]) & (domains >= 0))
+        return {client, *same.tolist()}
+
+    def _load_geometry(self, digest: str) -> tuple[Geometry, np.ndarray]:
         if self._geometry is None or self._geometry[0] != digest:
             path = self._geometry_path(digest)
             if not path.is_file():
                 raise FedgeoError(f"the node lacks the geometry {digest} that the round needs")
-            self._geometry = (digest, Geometry.from_arrays(load_file(path)))
-        return self._geometry[1]
+            self._geometry = (digest, *unpack_geometry(load_file(path)))
+        return self._geometry[1:]
 
     def _geometry_path(self, digest: str) -> Path:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
@@ -203,11 +217,23 @@ class Node:
         return self.state / f"{digest}.safetensors"
 
 
+def unpack_geometry(arrays: dict[str, np.ndarray]) -> tuple[Geometry, np.ndarray]:
+    """The geometry, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
+    return Geometry.from_arrays(arrays), field(arrays, "domains", (None,), "integer", "geometry")
+
+
 def local_algorithm(config: Config) -> Algorithm:
     """What clients run: the method's own algorithm, or FedAvg's where the method is a server's strategy only."""
     if issubclass(algorithms.resolve(config.method.target), Algorithm):
         return algorithms.load(config.method.target, **config.method.settings)
     return FedAvg()
+
+
+def state_folder(config: Config, run_id: int) -> Path:
+    """Where simulated nodes keep geometry and their clients' state: in the run directory where that is known."""
+    if config.run_dir:
+        return Path(config.run_dir) / "state"
+    return Path(tempfile.gettempdir()) / f"fedgeo-{getpass.getuser()}-{run_id}"
 
 
 @functools.lru_cache(maxsize=4)

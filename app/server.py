@@ -1,7 +1,6 @@
 """One run on the server: discover the clients, run the strategy, score each round, write the run directory."""
 
 import math
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +46,6 @@ def run(grid: Grid, config: Config, run_dir: Path, on_round: OnRound | None = No
         raise
     summary = results.finish("completed", None, server.facts())
     report.write(results.path, summary)
-    shutil.rmtree(results.path / "state", ignore_errors=True)  # what the clients kept for this run
     return summary
 
 

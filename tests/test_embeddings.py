@@ -93,6 +93,9 @@ def test_a_second_run_reads_no_image(tmp_path: Path) -> None:
     second = embed(images, range(7), ENCODER, cache=tmp_path / "cache", batch_size=3)
     assert np.array_equal(first, second)
     assert len(images.decoded) == len(images.hashed) == 7
+    os.utime(images.inner.paths[4], ns=(state.st_atime_ns, state.st_mtime_ns + 1))  # size alone would not show it
+    with pytest.raises(FedgeoError, match=r"4\.png: not a readable image"):
+        embed(images, range(7), ENCODER, cache=tmp_path / "cache", batch_size=3)
 
 
 def test_equal_content_is_encoded_once(tmp_path: Path) -> None:

@@ -144,7 +144,9 @@ def test_open_clip_settings_that_cannot_be_are_told(tmp_path: Path, monkeypatch:
 def test_missing_weights_say_what_to_fetch_and_where_to_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(FedgeoError, match=r"ViT-B-16 openai: .*fetch them from https://\S+ .*encoder\.checkpoint") as told:
+    with pytest.raises(
+        FedgeoError, match=r"ViT-B-16 openai: .*fetch them from https://\S+ .*encoder\.checkpoint"
+    ) as told:
         build("open_clip")
     assert "\n" not in str(told.value)
     with pytest.raises(FedgeoError, match=r"timm test_vit: .*huggingface\.co/timm/test_vit .*encoder\.checkpoint"):
@@ -224,8 +226,8 @@ def test_auto_takes_bfloat16_only_where_it_is_fast_and_exact(
         cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
         assert cosine.min() > 0.9995 and other.dtype == np.float32
     monkeypatch.setattr(frozen, "_fast_bfloat16", lambda: True)
-    resize = exact.preprocess
-    made = {wish: frozen.Network("harsh", Harsh(), resize, {}, device="cpu", precision=wish) for wish in ("auto", "bfloat16")}
+    resize, wishes = exact.preprocess, ("auto", "bfloat16")
+    made = {wish: frozen.Network("harsh", Harsh(), resize, {}, device="cpu", precision=wish) for wish in wishes}
     assert {wish: network.precision for wish, network in made.items()} == {"auto": "float32", "bfloat16": "bfloat16"}
 
 

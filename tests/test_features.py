@@ -45,7 +45,9 @@ def test_domains_come_back_as_they_were_saved(folder: Path, sizes: list[int], ha
 
 
 def test_the_official_split_is_one_domain(tmp_path: Path) -> None:
-    file = saved(tmp_path, train_X=block(3), train_y=[0, 1, 1], test_X=block(2), test_y=[1, 0], val_X=block(1), val_y=[0])
+    file = saved(
+        tmp_path, train_X=block(3), train_y=[0, 1, 1], test_X=block(2), test_y=[1, 0], val_X=block(1), val_y=[0]
+    )
     source = features(file)
     assert source.domains == ("made",) and source.name == "made" and set(source.domain) == {0}
     assert source.split.tolist() == [TRAIN] * 3 + [TEST] * 2 + [VAL]
@@ -65,7 +67,9 @@ def test_without_names_the_labels_that_occur_are_the_classes(tmp_path: Path) -> 
 
 
 def test_mixed_precisions_become_float32(tmp_path: Path) -> None:
-    source = features(saved(tmp_path, a_X=block(2, dtype=np.float16), a_y=[0, 0], b_X=block(2, dtype=np.float64), b_y=[0, 0]))
+    source = features(
+        saved(tmp_path, a_X=block(2, dtype=np.float16), a_y=[0, 0], b_X=block(2, dtype=np.float64), b_y=[0, 0])
+    )
     assert source.features is not None and source.features.dtype == np.float32
     assert np.allclose(source.features[2:], block(2, dtype=np.float64), atol=1e-6)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from app import embeddings, encoders
+from app.augmentation import check_domains
 from app.config import Config, Encoder, ImageData
 from app.data import partition as parts
 from app.data.embedded import sklearn_digits
@@ -131,7 +132,7 @@ def pool(config: Config) -> Pool:
         if not path.is_file():
             raise FedgeoError(f"federation.partition_file={path}: there is no such file")
         partition, split = Partition.from_json(path.read_text(), whole)
-        return Pool(config, whole, split, partition)
+        return _checked(Pool(config, whole, split, partition))
     split = parts.split(
         whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
     )
@@ -146,7 +147,14 @@ def pool(config: Config) -> Pool:
         min_per_class=federation.min_per_class,
         seed=config.seed,
     )
-    return Pool(config, whole, split, partition)
+    return _checked(Pool(config, whole, split, partition))
+
+
+def _checked(made: Pool) -> Pool:
+    """Refuse, before anything is encoded, what cannot be done with this partition."""
+    if made.config.augmentation.kind != "none" and made.config.augmentation.step2:
+        check_domains(made.partition.domains)
+    return made
 
 
 def load_source(data: ImageData, beta: float) -> Source:
@@ -158,6 +166,8 @@ def load_source(data: ImageData, beta: float) -> Source:
         raise FedgeoError(f"data.path: data={data.name} needs it, {NEEDED[data.name]}")
     offered = {"path": data.path, "download": data.download, "beta": beta, **data.settings}
     taken = inspect.signature(loader).parameters
+    if data.settings.get("published") and partition != "domain":
+        raise FedgeoError(f"data.published=true: this split gives each domain to one client: set federation.partition=domain, not {partition}")
     if unknown := sorted(data.settings.keys() - taken.keys()):
         raise FedgeoError(f"data.{unknown[0]}: data={data.name} has no such setting")
     return loader(**{name: value for name, value in offered.items() if name in taken})

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from app.data.world import world
 from app.engines.flower import SuperLink
 from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
+from app.node import state_folder
 from app.results import check_new, default_run_dir
 from app.server import run
 
@@ -86,7 +88,10 @@ def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     config = load((*job.overrides, f"run_dir={_quote(job.run_dir)}"))
     grid = InProcessGrid(client_app.app, {"experiment": config.experiment, "overrides": job.text})
-    return run(grid, config, job.run_dir, on_round=on_round)
+    try:
+        return run(grid, config, job.run_dir, on_round=on_round)
+    finally:
+        shutil.rmtree(state_folder(config, 1), ignore_errors=True)
 
 
 def run_on_flower(job: Job, superlink: SuperLink, on_round: OnRound) -> dict[str, Any]:

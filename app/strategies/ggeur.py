@@ -1,18 +1,32 @@
 """GGEUR: statistics up, geometric shapes down, then the rounds of any base strategy."""
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from app import messages
+from app.augmentation import check_domains
 from app.config import Augmentation, Federation
 from app.engines.cohort import CohortGrid
 from app.geometry import Geometry, geometry
+from app.likeness import Likeness, between_domains
 from app.node import array_digest
 from app.statistics import ClassStatistics, merge
-from app.strategies.phased import Phased
+from app.strategies.phased import Hello, Phased
 from app.strategies.rate import Rate
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the clients said of their augmentation: added samples, their perturbation, and counts by class."""
+
+    added: int
+    perturbation_rms: float
+    clients: dict[int, dict[str, Any]]
 
 
 class GGEUR(Phased):
@@ -31,31 +45,45 @@ class GGEUR(Phased):
     ) -> None:
         super().__init__(base, federation, rate, seed, code, central=central)
         self.augmentation = augmentation
-        self.added = 0
-        self.perturbation_rms = 0.0
         self.geometry: Geometry | None = None
+        self.likeness: list[Likeness] = []
+        self.described = Described(0, 0.0, {})
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """query.stats: merge what the clients hold (Eq. 4). train.geometry: send the shapes (Eq. 2) to all."""
-        self.geometry = self.merge(grid)
+        assert self.hello is not None
+        if self.augmentation.step2:
+            check_domains(self.hello.domains)
+        parts = self.collect(grid)
+        self.geometry = self.merge(parts)
+        self.likeness = between_domains(parts, dict(zip(self.hello.clients, self.hello.domains, strict=True)))
+        del parts
         arrays = self.geometry.to_arrays("float32")
+        arrays["domains"] = domain_numbers(self.hello, len(grid.clients))
         config["geometry"] = array_digest(arrays)
         content = RecordDict({messages.ARRAYS: messages.to_record(arrays), messages.CONFIG: config})
         replies = self.ask(grid, messages.GEOMETRY, content)
         metrics = [reply.content.metric_records[messages.METRICS] for reply in replies]
-        self.added = int(sum(messages.number(m, "added") for m in metrics))
         perturbed = [messages.number(m, "perturbed") for m in metrics]
         rms = [messages.number(m, "perturbation_rms") for m in metrics]
         energy = sum(n * r**2 for n, r in zip(perturbed, rms, strict=True))
-        self.perturbation_rms = math.sqrt(energy / sum(perturbed)) if sum(perturbed) else 0.0
+        self.described = Described(
+            int(sum(messages.number(m, "added") for m in metrics)),
+            math.sqrt(energy / sum(perturbed)) if sum(perturbed) else 0.0,
+            {reply.metadata.src_node_id: messages.read_text(reply.content) for reply in replies},
+        )
 
-    def merge(self, grid: CohortGrid) -> Geometry:
-        """The global shape of every class that a client holds, and with step 2 the clients' prototypes."""
+    def collect(self, grid: CohortGrid) -> dict[int, ClassStatistics]:
+        """The class statistics of every client, checked."""
         parts = {}
         for reply in self.ask(grid, messages.STATISTICS, RecordDict()):
             client = reply.metadata.src_node_id
             arrays = messages.from_record(reply.content.array_records[messages.ARRAYS])
             parts[client] = ClassStatistics.from_arrays(arrays, origin=f"client {client}")
+        return parts
+
+    def merge(self, parts: dict[int, ClassStatistics]) -> Geometry:
+        """The global shape of every class that a client holds, and with step 2 the clients' prototypes."""
         chosen = self.augmentation
         return geometry(
             merge(parts.values(), between=chosen.covariance == "total"),
@@ -63,3 +91,13 @@ class GGEUR(Phased):
             max_rank=chosen.max_rank,
             prototypes=parts if chosen.step2 else None,
         )
+
+
+def domain_numbers(hello: Hello, clients: int) -> np.ndarray:
+    """int64 (clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
+    names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
+    numbers = np.full(clients, -1, dtype=np.int64)
+    for client, name in zip(hello.clients, hello.domains, strict=True):
+        if name is not None:
+            numbers[client] = names[name]
+    return numbers

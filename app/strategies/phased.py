@@ -25,14 +25,17 @@ AGREED = {  # what to do where clients do not say the same
     "code": "install the same version of the app on every node",
     "classes": "give every site the same class names",
     "dimension": "use one encoder everywhere",
+    "encoder": "use one encoder, with the same weights and preprocessing, everywhere",
+    "normalisation": "set encoder.normalise alike everywhere",
 }
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What the clients said of themselves: their domains and counts by class, (K, C)."""
+    """What the clients said of themselves: their numbers, domains and counts by class, (K, C)."""
 
     classes: tuple[str, ...]
+    clients: tuple[int, ...]
     domains: tuple[str | None, ...]
     counts: np.ndarray
 
@@ -100,6 +103,7 @@ class Phased(Strategy):
             compare(client, words, first, reference)
         return Hello(
             tuple(reference["classes"]),
+            tuple(said),
             tuple(words["domain"] for words in said.values()),
             np.array([words["counts"] for words in said.values()], dtype=np.int64),
         )

@@ -1,0 +1,242 @@
+"""Many arms over many seeds: each tuned on validation over one grid, then all of them in one table.
+
+An arm is a data set, a method and a variation of it (an augmentation, say). A run that is finished is never repeated:
+the folder of results is all that a comparison knows, so that it can be interrupted, resumed and extended.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from app.config import dump, load
+from app.engines.launch import plan, run_in_process
+from app.errors import FedgeoError
+
+WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One cell of the table. Each part has a name for people and the overrides that it stands for."""
+
+    data: str
+    method: str
+    variation: str
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: an arm at a learning rate and a seed."""
+
+    arm: Arm
+    rate: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The folder of the run, below the comparison's."""
+        words = (self.arm.method, self.arm.variation.replace(" ", "_"), f"lr{self.rate:g}", f"seed{self.seed}")
+        return f"{self.arm.data}/{'-'.join(words)}"
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        return (*self.arm.overrides, f"training.lr={self.rate:g}", f"seed={self.seed}", "engine=inprocess")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: accuracies 0..1 (std has divisor n - 1), means over the seeds of the rest."""
+
+    arm: Arm
+    rate: float
+    scores: tuple[float, ...]
+    seconds: float
+    up: float
+    down: float
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.scores) / len(self.scores)
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else math.nan
+
+
+def arms(
+    data: Mapping[str, Sequence[str]], methods: Sequence[str], variations: Sequence[str], shared: Sequence[str]
+) -> list[Arm]:
+    """All combinations. data: name -> overrides. variations: an augmentation's name, further overrides after it."""
+    made = []
+    for name, where in data.items():
+        for method in methods:
+            for variation in variations:
+                augmentation, *more = variation.split()
+                words = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
+                made.append(Arm(name, method, variation, words))
+    return made
+
+
+def compare(
+    folder: Path,
+    arms: Sequence[Arm],
+    rates: Sequence[float],
+    seeds: Sequence[int],
+    tuning: Sequence[int],
+    jobs: int = 1,
+    note: Note = print,
+) -> list[Row]:
+    """Tune every arm over ``rates`` with the seeds ``tuning``, run the best over ``seeds``, return the rows.
+
+    The best rate has the highest mean validation score over the last rounds of the runs of ``tuning``; a rate at
+    which a run failed, by divergence for instance, is out. Test scores play no part in the choice. ``jobs``: how
+    many processes. Raises FedgeoError where an arm failed at every rate, and for a folder of other settings.
+    """
+    first = [Task(arm, rate, seed) for arm in arms for rate in rates for seed in tuning]
+    faults = run_all(folder, first, jobs, note)
+    best = {arm: choose(folder, arm, rates, tuning, faults) for arm in arms}
+    rest = [Task(arm, best[arm], seed) for arm in arms for seed in seeds]
+    faults = run_all(folder, rest, jobs, note)
+    for task, fault in faults.items():
+        raise FedgeoError(f"{task.name}: {fault}")
+    return [row(folder, arm, best[arm], seeds) for arm in arms]
+
+
+def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[Task, str]:
+    """Run what is not finished yet; returns the errors of the runs that failed."""
+    todo = [task for task in tasks if not finished(folder, task)]
+    faults: dict[Task, str] = {}
+    done = 0
+
+    def ended(task: Task, fault: str | None) -> None:
+        nonlocal done
+        done += 1
+        if fault is not None:
+            faults[task] = fault
+        note(f"{done}/{len(todo)} {task.name}: {fault or 'done'}")
+
+    if jobs == 1:
+        for task in todo:
+            ended(task, run_one(folder, task))
+        return faults
+    # fresh processes: a fork of one that has run torch may hang
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            running = {pool.submit(run_one, folder, task): task for task in todo}
+            for future in as_completed(running):
+                ended(running[future], future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return faults
+
+
+def run_one(folder: Path, task: Task) -> str | None:
+    """One run to its end; returns its error, None where it completed."""
+    try:
+        run_in_process(plan(task.overrides, task.name, folder / task.name), lambda _: None)
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def finished(folder: Path, task: Task) -> bool:
+    """Whether the run is there and complete; what a failed or interrupted one left is removed.
+
+    Raises FedgeoError where it was made with other settings than the task's.
+    """
+    place = folder / task.name
+    summary = place / "summary.json"
+    if not summary.is_file() or json.loads(summary.read_text())["status"] != "completed":
+        shutil.rmtree(place, ignore_errors=True)
+        return False
+    if settings((place / "config.yaml").read_text()) != settings(dump(load(task.overrides))):
+        raise FedgeoError(f"{place}: it was run with other settings; give another folder, or remove it")
+    return True
+
+
+def settings(text: str) -> list[str]:
+    """A configuration's lines without where it was run."""
+    return [line for line in text.splitlines() if not line.startswith(("run_dir:", "sweep_dir:", "cache_dir:"))]
+
+
+def choose(
+    folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int], faults: Mapping[Task, str]
+) -> float:
+    """The rate with the best validation score, the smallest among equals."""
+    scores: dict[float, float] = {}
+    for rate in sorted(rates):
+        tasks = [Task(arm, rate, seed) for seed in seeds]
+        if not any(task in faults for task in tasks):
+            scores[rate] = math.fsum(validation(folder / task.name) for task in tasks) / len(tasks)
+    if not scores:
+        fault = faults[Task(arm, rates[0], seeds[0])]
+        raise FedgeoError(f"{arm.data}, {arm.method}, {arm.variation}: failed at every learning rate: {fault}")
+    return max(scores, key=lambda rate: scores[rate])
+
+
+def validation(run_dir: Path) -> float:
+    """The mean validation score of a run's last rounds."""
+    metric = json.loads((run_dir / "summary.json").read_text())["metric"]
+    lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
+    found = [line[f"val_{metric}"] for line in lines[-WINDOW:] if f"val_{metric}" in line]
+    if not found:
+        raise FedgeoError(f"{run_dir.name}: there is no validation to choose by: set data.val_fraction above 0")
+    return math.fsum(found) / len(found)
+
+
+def row(folder: Path, arm: Arm, rate: float, seeds: Sequence[int]) -> Row:
+    """What the runs of one arm come to."""
+    found = [json.loads((folder / Task(arm, rate, seed).name / "summary.json").read_text()) for seed in seeds]
+    seconds, up, down = (math.fsum(s[key] for s in found) / len(found) for key in ("seconds", "bytes_up", "bytes_down"))
+    return Row(arm, rate, tuple(s["final"] for s in found), seconds, up, down)
+
+
+HEAD = ("method", "variation", "lr", "accuracy", "seconds", "MB up", "MB down")
+
+
+def cells(line: Row) -> tuple[str, ...]:
+    """The row in words, under ``HEAD``."""
+    spread = "" if math.isnan(line.std) else f" ± {100 * line.std:.1f}"
+    return (
+        line.arm.method,
+        line.arm.variation,
+        f"{line.rate:g}",
+        f"{100 * line.mean:.1f}{spread}",
+        f"{line.seconds:.1f}",
+        f"{line.up / 1e6:.2f}",
+        f"{line.down / 1e6:.2f}",
+    )
+
+
+def show(rows: Sequence[Row]) -> None:
+    """A table for each data set on the terminal."""
+    for data in dict.fromkeys(line.arm.data for line in rows):
+        table = Table(title=data)
+        for i, head in enumerate(HEAD):
+            table.add_column(head, justify="right" if i > 1 else "left")
+        for line in rows:
+            if line.arm.data == data:
+                table.add_row(*cells(line))
+        Console().print(table)
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table for each data set."""
+    parts = []
+    for data in dict.fromkeys(line.arm.data for line in rows):
+        table = [HEAD, ("---", "---", *["---:"] * (len(HEAD) - 2))]
+        table += [cells(line) for line in rows if line.arm.data == data]
+        parts.append(f"### {data}\n\n" + "\n".join(f"| {' | '.join(each)} |" for each in table) + "\n")
+    return "\n".join(parts)

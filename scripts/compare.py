@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Compare methods and augmentations: every arm tuned on validation over one grid, run over several seeds, one table.
+
+Runs in this machine's processes, without Flower's simulation. What is finished is kept in the folder of results and
+not repeated: the same command resumes, a longer one adds to it.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from app.comparison import arms, compare, markdown, show  # noqa: E402
+from app.errors import FedgeoError  # noqa: E402
+from app.terminal import say  # noqa: E402
+
+METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
+EPILOG = """\
+examples:
+  scripts/compare.py quickstart                                  every base method on handwritten digits
+  scripts/compare.py pacs=pacs.npz cifar10=cifar10.npz --jobs 8  presets over embeddings made beforehand
+  scripts/compare.py quickstart --methods fedavg --variations none "none steps=equal" ggeur --seeds 1 2
+  scripts/compare.py quickstart --set federation.rounds=10 training.epochs=1
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 0 done, 1 an arm failed or was refused, 130 interrupted."""
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, interrupt)
+    folder = options.folder.absolute()
+    data = dict(source(word) for word in options.data)
+    try:
+        chosen = arms(data, options.methods, options.variations, options.set)
+        rows = compare(folder, chosen, options.rates, options.seeds, options.tuning_seeds, options.jobs, say)
+    except FedgeoError as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted: the same command resumes")
+        return 130
+    show(rows)
+    (folder / "table.md").write_text(markdown(rows))
+    say(f"table: {folder / 'table.md'}")
+    return 0
+
+
+def source(word: str) -> tuple[str, tuple[str, ...]]:
+    """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file."""
+    preset, _, path = word.partition("=")
+    where = ("data=features", f"data.path='{Path(path).expanduser().absolute()}'") if path else ()
+    return preset, (f"experiment={preset}", *where)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("data", nargs="+", metavar="PRESET[=FILE]", help="presets; FILE: an npz file of embeddings instead of the data")
+    add("--methods", nargs="+", default=METHODS, help="files of conf/method (default: the nine base methods)")
+    add("--variations", nargs="+", default=("none", "repeat", "ggeur"), help="augmentations, overrides after each")
+    add("--rates", nargs="+", type=float, default=(0.03, 0.1, 0.3), help="learning rates tried for every arm")
+    add("--seeds", nargs="+", type=int, default=(1, 2, 3, 4, 5), help="seeds of the table")
+    add("--tuning-seeds", nargs="+", type=int, default=(1,), help="seeds whose validation chooses the learning rate")
+    add("--set", nargs="+", default=(), metavar="KEY=VALUE", help="overrides for every run")
+    add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md are kept")
+    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    return parser.parse_args(arguments)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """End as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

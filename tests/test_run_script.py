@@ -1,0 +1,102 @@
+"""The command line: what is refused before anything starts, what sweeps mean, what help says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.engines.launch import expand, plan
+from app.errors import FedgeoError
+from scripts import run
+
+REFUSED = [
+    ("training.lrr=1", "training.lrr: no such key"),
+    ("training.lr=fast", "training.lr=fast: must be a valid number"),
+    ("training.lr=-1", "training.lr=-1: must be greater than 0"),
+    ("augmentation.target=0", "augmentation.target=0: must be greater than or equal to 1"),
+    ("federation.clients=5000", "federation.clients: 5000 clients share"),
+    ("method=fedsomething", "method=fedsomething: must be one of"),
+    ("method.mu=1", "method.mu"),
+    ("method.target=nowhere:Nothing", "method.target=nowhere:Nothing"),
+    ("just words", "just words"),
+]
+
+
+@pytest.mark.parametrize(("override", "message"), REFUSED)
+def test_a_fault_is_refused_in_one_line_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, message: str
+) -> None:
+    assert run.main(["engine=inprocess", f"run_dir={tmp_path / 'run'}", override]) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1
+    assert said.out == "" and "Traceback" not in said.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept").write_text("mine")
+    assert run.main(["engine=inprocess", f"run_dir={tmp_path}"]) == 2
+    assert f"run_dir={tmp_path}: it exists already" in capsys.readouterr().err
+    assert (tmp_path / "kept").read_text() == "mine"
+
+
+def test_nan_in_features_is_refused_by_domain_and_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.ones((60, 4), np.float32)
+    x[17, 2] = np.nan
+    np.savez(tmp_path / "bad.npz", photo_X=x, photo_y=np.arange(60) % 3)
+    words = ["engine=inprocess", "data=features", f"data.path={tmp_path / 'bad.npz'}", f"run_dir={tmp_path / 'run'}"]
+    assert run.main(words) != 0
+    said = capsys.readouterr()
+    assert "photo" in said.err + said.out and "17" in said.err + said.out
+
+
+def test_a_run_ends_with_zero_and_names_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "it's a run"
+    assert run.main(["engine=inprocess", "federation.rounds=1", f'run_dir="{folder}"']) == 0
+    said = capsys.readouterr().out
+    assert str(folder / "report.html") in said and "accuracy" in said
+    assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
+    assert not (folder / "state").exists()
+
+
+def test_a_failed_run_of_a_sweep_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-m", "engine=inprocess", "federation.rounds=1", "training.lr=1e38,0.1", f"sweep_dir={tmp_path}"]
+    assert run.main(words) == 1
+    statuses = {p.parent.name: json.loads(p.read_text())["status"] for p in tmp_path.glob("*/summary.json")}
+    assert statuses == {"training.lr=1e+38": "failed", "training.lr=0.1": "completed"}
+    assert "10 of 10 clients failed" in capsys.readouterr().out
+    assert "failed" in (tmp_path / "report.html").read_text()
+
+
+def test_sweeps_are_all_combinations_in_order() -> None:
+    labels = [label for _, label in expand(["seed=1,2", "method=fedavg,moon", "federation.rounds=3"])]
+    assert labels == [f"seed={s} method={m}" for s in (1, 2) for m in ("fedavg", "moon")]
+    assert [label for _, label in expand(["seed=range(1,4)"])] == ["seed=1", "seed=2", "seed=3"]
+
+
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "f.npz", a_X=np.random.default_rng(0).normal(size=(99, 4)), a_y=np.arange(99) % 3)
+    monkeypatch.chdir(tmp_path)
+    job = plan(["data=features", "data.path=f.npz", "federation.clients=2"], run_dir=Path("r"))
+    assert str(tmp_path / "f.npz") in job.text and str(tmp_path / "r") in job.text
+
+
+def test_a_sweep_has_no_run_dir() -> None:
+    with pytest.raises(FedgeoError, match="sweep_dir"):
+        run.plan_all(["run_dir=x", "seed=1,2"])
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for word in ("examples:", "engine=inprocess", "method=", "scaffold", "experiment=", "quickstart"):
+        assert word in said
+
+
+def test_the_resolved_configuration_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--config", "seed=7"]) == 0
+    assert "seed: 7" in capsys.readouterr().out
