@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from app.errors import FedgeoError
+from app.gaussians import Diagonal, Gaussians
 from app.geometry import Geometry, Shape
 
 BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
 WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
-KINDS = ("none", "repeat", "ggeur")
+KINDS = ("none", "repeat", "ggeur", "fedfa")
 FILL = 0  # the source number of step 1; the prototype of client k is source k + 1
 
 
@@ -21,7 +22,8 @@ class Augmentation:
     """How a client's set is augmented.
 
     kind: ``none``, the real samples alone; ``ggeur``, filled with samples drawn along the shapes; ``repeat``,
-    the control: the same anchors and counts as ``ggeur`` without any perturbation.
+    the control: the same anchors and counts as ``ggeur`` without any perturbation; ``fedfa``: as many samples, drawn
+    from a Gaussian round the class prototypes (see app/gaussians.py).
     target: the total that every class is filled up to; a class that holds more stays whole.
     absent: a class of the geometry that the client does not hold gets ``target`` samples round the merged
     mean (``global_mean``) or nothing (``skip``).
@@ -72,14 +74,14 @@ class _Source:
     number: int
     total: int
     anchors: np.ndarray  # int64 (n,), rows of x; or float32 (p,), one mean
-    shape: Shape | None
+    shape: Shape | Diagonal | None
 
 
 class AugmentedSet:
     """A client's samples, real and drawn, in blocks that are computed when they are asked for.
 
     x: float32 (n, p), array or tensor, used in place where it is float32 already. y: integers (n,) in
-    [0, ``classes``). ``geometry`` may be None for kind ``none`` only. ``own``: the owners whose prototypes
+    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians in its place. ``own``: the owners whose prototypes
     are not foreign to this client, by default itself alone (give all clients of its domain where several
     share one).
 
@@ -102,7 +104,7 @@ class AugmentedSet:
         y: np.ndarray | torch.Tensor,
         *,
         settings: Augmentation,
-        geometry: Geometry | None,
+        geometry: Geometry | Gaussians | None,
         classes: int,
         seed: int,
         client: int,
@@ -114,7 +116,7 @@ class AugmentedSet:
         self._sources: list[_Source] = []
         if settings.kind != "none":
             geometry = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
-            self._sources = _sources(self._y, settings, geometry, {client} if own is None else set(own))
+            self._sources = _sources(self._x, self._y, settings, geometry, {client} if own is None else set(own))
         sizes = _split(len(self._x))
         self._firsts: list[int] = []  # the first block of each source
         self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
@@ -125,7 +127,7 @@ class AugmentedSet:
             sizes += _split(source.total)
             self.counts[source.label] += source.total
             shaped += [source.shape is not None] * (len(sizes) - len(shaped))
-            if source.shape is None and settings.kind == "ggeur":
+            if source.shape is None and settings.kind != "repeat":
                 self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
         self.sizes = np.array(sizes, dtype=np.int64)
         self.added = int(self.sizes.sum()) - len(self._x)
@@ -220,8 +222,12 @@ class AugmentedSet:
         assert source.shape is not None
         noise = np.random.default_rng([*self._key, source.label, source.number, place])
         eps = noise.standard_normal((BLOCK, source.shape.rank), dtype=np.float32)
-        scaled = _spread(source.shape, self._scale)[:, None] * source.shape.eigenvectors.T
-        beta = (eps @ scaled.astype(np.float32))[: self.sizes[index]]
+        spread = _spread(source.shape, self._scale)
+        if isinstance(source.shape, Diagonal):
+            beta = (eps * spread.astype(np.float32))[: self.sizes[index]]
+        else:
+            scaled = spread[:, None] * source.shape.eigenvectors.T
+            beta = (eps @ scaled.astype(np.float32))[: self.sizes[index]]
         self._energy[index] = np.square(beta, dtype=np.float64).sum()
         return beta
 
@@ -269,10 +275,13 @@ def _batches(
         yield rest
 
 
-def _sources(y: np.ndarray, settings: Augmentation, geometry: Geometry, own: set[int]) -> list[_Source]:
+def _sources(
+    x: np.ndarray, y: np.ndarray, settings: Augmentation, geometry: Geometry | Gaussians, own: set[int]
+) -> list[_Source]:
     """What is drawn: step 1 class by class, then step 2 by class and owner."""
-    perturb = settings.kind == "ggeur"
-    shapes = dict(zip(geometry.classes.tolist(), geometry.shapes, strict=True)) if perturb else {}
+    shapes: dict[int, Shape | Diagonal] = {}
+    if settings.kind != "repeat":
+        shapes.update(zip(geometry.classes.tolist(), geometry.shapes, strict=True))
     held, counts = np.unique(y, return_counts=True)
     have = dict(zip(held.tolist(), counts.tolist(), strict=True))
     sources = []
@@ -280,6 +289,8 @@ def _sources(y: np.ndarray, settings: Augmentation, geometry: Geometry, own: set
         missing = settings.target - have.get(label, 0)
         if label in have:
             anchors = np.flatnonzero(y == label)
+            if settings.kind == "fedfa":
+                anchors = x[anchors].mean(axis=0, dtype=np.float64).astype(np.float32)
         elif settings.absent == "global_mean":
             anchors = geometry.means[geometry.row_of(label)].astype(np.float32)
         else:
@@ -304,7 +315,7 @@ def _anchors(source: _Source, x: np.ndarray, start: int, rows: int) -> np.ndarra
     return x[source.anchors[turn]]
 
 
-def _spread(shape: Shape, scale: str) -> np.ndarray:
+def _spread(shape: Shape | Diagonal, scale: str) -> np.ndarray:
     """s_m, float64 (r,)."""
     return np.sqrt(shape.eigenvalues) if scale == "sqrt" else shape.eigenvalues
 
@@ -338,7 +349,9 @@ def _checked(
     return np.require(samples, np.float32, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
 
 
-def _checked_geometry(geometry: Geometry | None, p: int, classes: int, kind: str, client: int) -> Geometry:
+def _checked_geometry(
+    geometry: Geometry | Gaussians | None, p: int, classes: int, kind: str, client: int
+) -> Geometry | Gaussians:
     if geometry is None:
         raise FedgeoError(f"client {client}: augmentation.kind={kind} needs the geometry of the classes")
     if geometry.dimension != p:

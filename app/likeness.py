@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -40,11 +41,15 @@ class Likeness:
         """The share of the first domain's classes whose most similar shape in the other is their own."""
         return float((self.matrix.argmax(axis=1) == np.arange(len(self.labels))).mean())
 
-    def whole(self, classes: int) -> np.ndarray:
-        """The matrix over all classes, float64 (classes, classes), NaN where a class has no shape."""
-        full = np.full((classes, classes), np.nan)
-        full[np.ix_(self.labels, self.labels)] = self.matrix
-        return full
+    def record(self) -> dict[str, Any]:
+        """The figures as plain values; all similarities as shares of the greatest possible."""
+        return {
+            "domains": list(self.domains),
+            "classes": len(self.labels),
+            "same_class": self.same / LEADING,
+            "other_class": self.other / LEADING,
+            "nearest_is_own": self.nearest,
+        }
 
 
 def between_domains(parts: Mapping[int, ClassStatistics], domains: Mapping[int, str | None]) -> list[Likeness]:

@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,10 +99,44 @@ def write_sweep(folder: Path) -> Path:
         link = f'<a href="{html.escape(path.parent.name)}/report.html">{html.escape(path.parent.name)}</a>'
         lines.append(f"<tr><td>{link}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     headline = "".join(f"<th>{cell}</th>" for cell in head)
+    grouped = over_seeds(
+        [(path.parent.name.split(","), json.loads(path.read_text())) for path in sorted(folder.glob("*/summary.json"))]
+    )
+    seeds = "<h2>Over seeds: mean ± standard deviation (ddof 1)</h2>" + table(SEEDS_HEAD, grouped) if grouped else ""
     body = f'<div class="scroll"><table><thead><tr>{headline}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
     target = folder / "report.html"
-    target.write_text(page("Runs side by side", f"<h1>Runs side by side</h1>{body}"))
+    target.write_text(page("Runs side by side", f"<h1>Runs side by side</h1>{seeds}{body}"))
     return target
+
+
+SEEDS_HEAD = ("run", "seeds", "final", "mean over domains", "STD over domains", "macro F1")
+
+
+def over_seeds(runs: Sequence[tuple[Sequence[str], dict[str, Any]]]) -> list[tuple[str, ...]]:
+    """Rows below SEEDS_HEAD: the runs that differ in their seed alone, together, in per cent.
+
+    runs: (what sets the run apart, its overrides; its summary). Each cell is mean ± standard deviation (ddof 1) over
+    the completed runs. Empty where nothing was repeated.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for words, summary in runs:
+        if summary["status"] == "completed":
+            label = " ".join(word for word in words if not word.startswith("seed=")) or "all runs"
+            groups.setdefault(label, []).append(summary)
+    if max(map(len, groups.values()), default=0) < 2:
+        return []
+    keys = ("final", "mean_over_domains", "std_over_domains", "f1_macro")
+    return [
+        (label, str(len(group)), *(spread([summary[key] for summary in group]) for key in keys))
+        for label, group in groups.items()
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    """Shares as 'mean ± standard deviation' in per cent, ddof 1; one value as it is."""
+    if len(values) < 2:
+        return percent(values[0])
+    return f"{100 * statistics.fmean(values):.2f} ± {100 * statistics.stdev(values):.2f} %"
 
 
 def page(title: str, body: str) -> str:

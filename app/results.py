@@ -37,6 +37,10 @@ class RunDirectory:
         """Write one of the directory's text files."""
         write_atomic(self.path / name, text.encode())
 
+    def write_json(self, name: str, value: Any) -> None:
+        """Write one of the directory's JSON files, on one line; numbers that are not finite become null."""
+        self.write(name, json.dumps(_plain(value)) + "\n")
+
     def append(self, row: dict[str, Any]) -> None:
         """One more line of rounds.jsonl."""
         self.rows.append(row)
@@ -76,6 +80,8 @@ class RunDirectory:
             "by_domain": {},
             "mean_over_domains": None,
             "std_over_domains": None,
+            "std_ddof": 0,
+            "f1_macro": None,
             "parameters": None,
             "added_samples": 0,
             "perturbation_rms": 0.0,
@@ -87,6 +93,7 @@ class RunDirectory:
         if self.rows:
             summary |= final_and_best(self.rows, config.metric.name, config.metric.final)
             summary |= self._over_domains()
+            summary["f1_macro"] = final_and_best(self.rows, "f1_macro", config.metric.final)["final"]
         summary |= facts
         self.write("summary.json", _json(_plain(summary)))
         return summary

@@ -18,6 +18,7 @@ from app.data.world import Samples, World, world
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
 from app.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
+from app.likeness import Likeness
 from app.models import build
 from app.models.base import Weights
 from app.models.eegnet import EEGNet
@@ -161,18 +162,32 @@ class Server:
         figures.curves(self.results.rows, folder / "curves.png", self.config.metric.name)
         assert self.strategy is not None and self.strategy.hello is not None and self.last is not None
         hello = self.strategy.hello
-        names = [f"{domain or 'client'} {i}" for i, domain in enumerate(hello.domains)]
+        names = [f"{domain or 'client'} {k}" for k, domain in zip(hello.clients, hello.domains, strict=True)]
         figures.label_distribution(hello.counts, hello.classes, folder / "label_distribution.png", names)
         figures.confusion(self.last.confusion, self.world.classes, folder / "confusion.png")
+        counts = {"round": len(self.results.rows), "classes": hello.classes, "counts": self.last.confusion.tolist()}
+        self.results.write_json("confusion.json", counts)
         if len(self.last.accuracy_by_domain) > 1:
             figures.domain_bars(self.last.accuracy_by_domain, folder / "domains.png")
+        if isinstance(self.strategy, strategies.GGEUR):
+            self.results.write_json("augmentation.json", self.strategy.record(hello))
+            if self.strategy.likeness:
+                self.draw_likeness(self.strategy.likeness, folder / "similarity.png")
+
+    def draw_likeness(self, likeness: list[Likeness], path: Path) -> None:
+        """Figure 6 for the two domains with the most classes to compare, and the figures of all pairs."""
+        shown = max(likeness, key=lambda pair: len(pair.labels))
+        names = [self.world.classes[label] for label in shown.labels]
+        figures.similarity_heatmap(shown.matrix, names, names, path, *shown.domains)
+        self.results.write_json("similarity.json", [pair.record() for pair in likeness])
 
     def facts(self) -> dict[str, Any]:
         """What only the server knows, for the summary; also of a run that failed on its way."""
+        described = self.strategy.described if isinstance(self.strategy, strategies.GGEUR) else strategies.NOTHING_DRAWN
         return {
             "parameters": self.parameters,
-            "added_samples": getattr(self.strategy, "added", 0),
-            "perturbation_rms": getattr(self.strategy, "perturbation_rms", 0.0),
+            "added_samples": described.added,
+            "perturbation_rms": described.perturbation_rms,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "peak_memory_mb": max(self.grid.peak_memory_mb, messages.peak_memory_mb()),

@@ -9,6 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from app.report import SEEDS_HEAD, over_seeds
+
 WIDTH = 110  # that a table needs at least
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
 
@@ -94,5 +96,13 @@ def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
             f"{summary['bytes_up'] / 1e6:.2f}",
             f"{summary['bytes_down'] / 1e6:.2f}",
         )
-    console = Console()
-    Console(width=max(console.width, WIDTH)).print(table)
+    console = Console(width=max(Console().width, WIDTH))
+    console.print(table)
+    if grouped := over_seeds([(name.split(" "), summary) for name, summary in named]):
+        seeds = Table(title="over seeds: mean ± standard deviation (ddof 1)", title_justify="left")
+        seeds.add_column(SEEDS_HEAD[0], no_wrap=True)
+        for head in SEEDS_HEAD[1:]:
+            seeds.add_column(head, justify="right")
+        for row in grouped:
+            seeds.add_row(*row)
+        console.print(seeds)

@@ -47,11 +47,11 @@ def test_grey_and_rgb_are_kept_as_they_are(tmp_path: Path) -> None:
 
 
 def test_sixteen_bits_are_scaled_by_their_full_range(tmp_path: Path) -> None:
-    values = np.array([[0, 257, 32896, 65535]], np.uint16)
+    values = np.array([[0, 257, 385, 386, 65535]], np.uint16)
     for name in ("deep.png", "deep.tif"):
         Image.fromarray(values).save(tmp_path / name)
         image = open_image(tmp_path / name, name)
-        assert image.mode == "L" and np.asarray(image).tolist() == [[0, 1, 128, 255]]
+        assert image.mode == "L" and np.asarray(image).tolist() == [[0, 1, 1, 2, 255]]
 
 
 def test_transparency_lies_over_white(tmp_path: Path) -> None:

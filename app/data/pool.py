@@ -13,7 +13,7 @@ import numpy as np
 
 from app import embeddings, encoders
 from app.augmentation import check_domains
-from app.config import Config, Encoder, ImageData
+from app.config import Config, Encoder, Federation, ImageData
 from app.data import partition as parts
 from app.data.embedded import sklearn_digits
 from app.data.features import features
@@ -26,8 +26,18 @@ from app.errors import FedgeoError
 
 log = logging.getLogger(__name__)
 
-OWN: Mapping[str, Callable[..., Source]] = {loader.__name__: loader for loader in (features, image_folder, domain_folder)}
-LOADERS: Mapping[str, Callable[..., Source]] = {"sklearn_digits": sklearn_digits, **OWN, **IMAGE_SETS}
+LOADERS: Mapping[str, Callable[..., Source]] = {
+    "sklearn_digits": sklearn_digits,
+    "features": features,
+    "image_folder": image_folder,
+    "domain_folder": domain_folder,
+    **IMAGE_SETS,
+}
+OWN = {  # what data.path must be for the user's own data
+    "features": "an npz file with <domain>_X and <domain>_y",
+    "image_folder": "a folder with one folder of images a class",
+    "domain_folder": "a folder with one folder a domain, and in it one of images a class",
+}
 TELL_SECONDS = 5.0  # between two lines about the progress of encoding
 
 
@@ -125,7 +135,7 @@ class Telling:
 def pool(config: Config) -> Pool:
     """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
     assert isinstance(config.data, ImageData)
-    whole = load_source(config.data, config.federation.beta)
+    whole = load_source(config.data, config.federation)
     federation = config.federation
     if federation.partition_file is not None:
         path = Path(federation.partition_file)
@@ -157,27 +167,23 @@ def _checked(made: Pool) -> Pool:
     return made
 
 
-def load_source(data: ImageData, beta: float) -> Source:
-    """The data set that ``data`` describes, whole; ``beta`` names the published split of Office-Home-LDS."""
+def load_source(data: ImageData, federation: Federation) -> Source:
+    """The data set that ``data`` describes, whole. ``federation.beta`` says which published split of Office-Home-LDS."""
     if data.name not in LOADERS:
         raise FedgeoError(f"data.name={data.name}: must be one of {', '.join(LOADERS)}")
     loader = LOADERS[data.name]
-    if data.name in OWN and data.path is None:
-        raise FedgeoError(f"data.path: data={data.name} needs it, {NEEDED[data.name]}")
-    offered = {"path": data.path, "download": data.download, "beta": beta, **data.settings}
     taken = inspect.signature(loader).parameters
-    if data.settings.get("published") and partition != "domain":
-        raise FedgeoError(f"data.published=true: this split gives each domain to one client: set federation.partition=domain, not {partition}")
     if unknown := sorted(data.settings.keys() - taken.keys()):
         raise FedgeoError(f"data.{unknown[0]}: data={data.name} has no such setting")
+    if data.name in OWN and data.path is None:
+        raise FedgeoError(f"data.path is not set: data={data.name} needs {OWN[data.name]}")
+    if data.settings.get("published") and federation.partition != "domain":
+        raise FedgeoError(
+            f"federation.partition={federation.partition}: data.published=true is split already, each domain for one "
+            "client: set federation.partition=domain"
+        )
+    offered = {"path": data.path, "download": data.download, "beta": federation.beta, **data.settings}
     return loader(**{name: value for name, value in offered.items() if name in taken})
-
-
-NEEDED = {
-    "features": "an npz file with <domain>_X and <domain>_y",
-    "image_folder": "a folder with one folder of images a class",
-    "domain_folder": "a folder with one folder a domain, and in it one of images a class",
-}
 
 
 def embed(source: Source, rows: np.ndarray, config: Config, progress: Callable[[int, int], None]) -> np.ndarray:

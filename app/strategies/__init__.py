@@ -9,9 +9,11 @@ from app.config import Config, Method
 from app.errors import FedgeoError
 from app.node import code_hash
 from app.strategies.federated import Federated
-from app.strategies.ggeur import GGEUR
+from app.strategies.ggeur import GGEUR, NOTHING_DRAWN
 from app.strategies.phased import Phased
 from app.strategies.rate import Rate
+
+__all__ = ["GGEUR", "NOTHING_DRAWN", "Phased", "build"]
 
 
 def build(config: Config, clients: int, *, central: bool) -> Phased:

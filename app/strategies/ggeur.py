@@ -29,6 +29,9 @@ class Described:
     clients: dict[int, dict[str, Any]]
 
 
+NOTHING_DRAWN = Described(0, 0.0, {})
+
+
 class GGEUR(Phased):
     """The paper's method as a wrapper: the base strategy trains on what the clients augment."""
 
@@ -47,7 +50,7 @@ class GGEUR(Phased):
         self.augmentation = augmentation
         self.geometry: Geometry | None = None
         self.likeness: list[Likeness] = []
-        self.described = Described(0, 0.0, {})
+        self.described = NOTHING_DRAWN
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """query.stats: merge what the clients hold (Eq. 4). train.geometry: send the shapes (Eq. 2) to all."""
@@ -91,6 +94,34 @@ class GGEUR(Phased):
             max_rank=chosen.max_rank,
             prototypes=parts if chosen.step2 else None,
         )
+
+    def record(self, hello: Hello) -> dict[str, Any]:
+        """What was drawn, for the run directory: the shapes, and each client's samples by class before and after."""
+        assert self.geometry is not None
+        held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
+        shapes = [
+            {
+                "class": hello.classes[label],
+                "samples": int(count),
+                "rank": shape.rank,
+                "variance": shape.total_variance,
+                "explained": float(shape.eigenvalues.sum() / shape.total_variance) if shape.total_variance else 1.0,
+            }
+            for label, count, shape in zip(
+                self.geometry.classes, self.geometry.counts, self.geometry.shapes, strict=True
+            )
+        ]
+        clients = [
+            {"client": client, "domain": held[client][0], "held": held[client][1], **counts}
+            for client, counts in sorted(self.described.clients.items())
+        ]
+        return {
+            "added": self.described.added,
+            "perturbation_rms": self.described.perturbation_rms,
+            "classes": hello.classes,
+            "shapes": shapes,
+            "clients": clients,
+        }
 
 
 def domain_numbers(hello: Hello, clients: int) -> np.ndarray:

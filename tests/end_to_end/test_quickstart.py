@@ -69,7 +69,7 @@ def test_bytes_are_the_payload_of_what_is_sent(ran: Path) -> None:
     assert {(line["bytes_up"], line["bytes_down"]) for line in rounds(ran)} == {(26_000, 26_000)}
     summary = json.loads((ran / "summary.json").read_text())
     world = pool(load(f"run_dir={ran}"))
-    packed = [gather(world.train(k).x, world.train(k).y).to_arrays() for k in range(10)]
+    packed = [gather(world.train(k).x, world.train(k).y).to_arrays("float32") for k in range(10)]
     assert summary["bytes_up"] == 20 * 26_000 + sum(array.nbytes for arrays in packed for array in arrays.values())
 
 
