@@ -1,90 +1,122 @@
 """The ClientApp: one handler a message type, each decodes, calls the node, and encodes."""
 
+from collections.abc import Callable
+
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from app import messages
-from app.config import load
-from app.node import Node, node, state_folder
-from app.seeds import one_thread
+from app import hosting, messages
+from app.hosting import node_of
+from app.node import Node
+from app.participation import Call, Participation
+from app.site_node import SiteNode
 
-app = ClientApp()
+app = ClientApp(mods=[hosting.guard])
 
 
-def node_of(context: Context) -> Node:
-    """The node that this process plays, from the run's configuration and the node's own."""
-    config = load(str(context.run_config["overrides"]), experiment=str(context.run_config["experiment"]))
-    return node(config, messages.node_place(context), state_folder(config, context.run_id))
+def answer(message: Message, here: Node, one: Callable[[int, RecordDict], RecordDict]) -> Message:
+    """The reply of all clients that the message asks on this node."""
+    return messages.answer(message, here.clients, one, here.tell)
 
 
 @app.query("place")
 def place(message: Message, context: Context) -> Message:
-    """Which place in the simulation this node has."""
-    return messages.place_reply(message, context)
+    """Which place in the simulation this node has, or which site it is."""
+    return hosting.place(message, context)
 
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
     """Who the clients are: classes, dimension, domain, counts, code."""
-    here = node_of(context)
-    return messages.answer(message, here.clients, lambda client, _: messages.text_content(here.hello(client)))
+    here = node_of(message, context)
+    return answer(message, here, lambda client, _: messages.text_content(here.hello(client)))
 
 
 @app.query("stats")
 def statistics(message: Message, context: Context) -> Message:
     """Each client's class statistics."""
-    here = node_of(context)
+    here = node_of(message, context)
+    what = messages.read_statistics(message.content)
 
     def one(client: int, _: RecordDict) -> RecordDict:
-        with one_thread():
-            return RecordDict({messages.ARRAYS: messages.to_record(here.statistics(client))})
+        return RecordDict({messages.ARRAYS: messages.to_record(here.statistics(client, what))})
 
-    return messages.answer(message, here.clients, one)
+    return answer(message, here, one)
+
+
+@app.query("sums")
+def sums(message: Message, context: Context) -> Message:
+    """Each client's answer to a question of a fitted method."""
+    here = node_of(message, context)
+    question, asked = messages.read_question(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        return RecordDict({messages.ARRAYS: messages.weights_record(here.answer(client, question, asked))})
+
+    return answer(message, here, one)
 
 
 @app.train("geometry")
 def geometry(message: Message, context: Context) -> Message:
     """Keep the global geometry, and say what each client will draw from it."""
-    here = node_of(context)
+    here = node_of(message, context)
     digest = messages.read_digest(message.content)
     here.keep_geometry(digest, messages.from_record(message.content.array_records[messages.ARRAYS]))
 
     def one(client: int, _: RecordDict) -> RecordDict:
-        with one_thread():
-            figures, counts = here.describe_augmentation(client, digest)
+        figures, counts = here.describe_augmentation(client, digest)
         return messages.described_reply(figures, counts)
 
-    return messages.answer(message, here.clients, one)
+    return answer(message, here, one)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Count each client's own validation and test samples right and wrong."""
-    here = node_of(context)
+    here = node_of(message, context)
     weights, _ = messages.split_weights(message.content.array_records[messages.ARRAYS])
     number = messages.read_round(message.content)
 
     def one(client: int, _: RecordDict) -> RecordDict:
-        with one_thread():
-            return messages.evaluate_reply(here.evaluate(client, number, weights), len(here.world.classes))
+        return messages.evaluate_reply(here.evaluate(client, number, weights), len(here.world.classes))
 
-    return messages.answer(message, here.clients, one)
+    return answer(message, here, one)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""
-    here = node_of(context)
+    here = node_of(message, context)
     number, digest = messages.read_round(message.content), messages.read_digest(message.content)
-    rate = messages.read_rate(message.content)
-    weights, shared = messages.split_weights(message.content.array_records[messages.ARRAYS])
+    call = Call(
+        number,
+        digest,
+        messages.read_rate(message.content),
+        *messages.split_weights(message.content.array_records[messages.ARRAYS]),
+        steps=lambda client: messages.read_steps(message.content, client),
+    )
+    participation = Participation(here, messages.asked(message, here.clients), call)
 
     def one(client: int, _: RecordDict) -> RecordDict:
-        with one_thread():
-            result = here.train(client, number, digest, rate, weights, shared)
-            watched = here.watch(client, number, result.weights)
+        result = participation.result(client)
+        watched = here.watch(client, number, result.weights)
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, "steps": result.steps}
         metrics |= watched
-        return messages.train_reply(result.weights, result.extra, metrics)
+        sent = result.weights if here.algorithm.shares else {}
+        return messages.train_reply(sent, here.beside(client, result.extra), metrics)
 
-    return messages.answer(message, here.clients, one)
+    return answer(message, here, one)
+
+
+@app.query("final")
+def final(message: Message, context: Context) -> Message:
+    """The run has ended: a site keeps its model."""
+    here = node_of(message, context)
+    assert isinstance(here, SiteNode)
+    weights, _ = messages.split_weights(message.content.array_records[messages.ARRAYS])
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        here.keep_final(weights)
+        return RecordDict()
+
+    return answer(message, here, one)

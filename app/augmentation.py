@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from app.domain_shift import Transfer
 from app.errors import FedgeoError
 from app.gaussians import Diagonal, Gaussians
 from app.geometry import Geometry, Shape
 
 BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
 WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
-KINDS = ("none", "repeat", "ggeur", "fedfa")
+KINDS = ("none", "repeat", "ggeur", "fedfa", "shift")
 FILL = 0  # the source number of step 1; the prototype of client k is source k + 1
 
 
@@ -23,7 +24,10 @@ class Augmentation:
 
     kind: ``none``, the real samples alone; ``ggeur``, filled with samples drawn along the shapes; ``repeat``,
     the control: the same anchors and counts as ``ggeur`` without any perturbation; ``fedfa``: as many samples, drawn
-    from a Gaussian round the class prototypes (see app/gaussians.py).
+    from a Gaussian round the class prototypes (see app/gaussians.py); ``shift``: as many samples, the client's own
+    translated into the other domains, x + delta_{d'} - delta_d (see app/domain_shift.py), evenly over them. An absent
+    class is anchored at m_c + delta_{d'} of every domain. In step 2 own samples go to the prototype's domain, and
+    where the client has none of the class the prototype itself is the anchor.
     target: the total that every class is filled up to; a class that holds more stays whole.
     absent: a class of the geometry that the client does not hold gets ``target`` samples round the merged
     mean (``global_mean``) or nothing (``skip``).
@@ -31,6 +35,7 @@ class Augmentation:
     have the class's covariance; ``lambda`` is the eigenvalue itself, as Algorithm 1 prints it, so that their
     covariance is the SQUARE of the class's: next to no perturbation where embeddings have unit norm.
     step2: also draw ``per_prototype`` samples round each foreign prototype (Algorithm 2, step 2).
+    noise: ``shift`` only: also perturb along the shapes, as ``ggeur`` does.
 
     Raises FedgeoError that names the key, for a word that is not offered or a number below 1.
     """
@@ -41,6 +46,7 @@ class Augmentation:
     scale: str = "sqrt"
     step2: bool = False
     per_prototype: int = 500
+    noise: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -68,22 +74,26 @@ def check_domains(domains: Collection[str | None]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Source:
-    """Drawn samples of one class that share their anchors: rows of the real samples, or one mean."""
+    """Drawn samples of one class that share their anchors: rows of the real samples, or one mean.
+
+    offset: float32 (p,), what every anchor is moved by; None for nothing.
+    """
 
     label: int
     number: int
     total: int
     anchors: np.ndarray  # int64 (n,), rows of x; or float32 (p,), one mean
     shape: Shape | Diagonal | None
+    offset: np.ndarray | None = None
 
 
 class AugmentedSet:
     """A client's samples, real and drawn, in blocks that are computed when they are asked for.
 
     x: float32 (n, p), array or tensor, used in place where it is float32 already. y: integers (n,) in
-    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians in its place. ``own``: the owners whose prototypes
-    are not foreign to this client, by default itself alone (give all clients of its domain where several
-    share one).
+    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians and ``shift`` a Transfer
+    in its place. ``own``: the owners whose prototypes are not foreign to this client, by default itself alone (give
+    all clients of its domain where several share one).
 
     The real samples come first, in their order; then, class after class, those of step 1; then those of step
     2 by class and owner; each in blocks of 256 and a rest. Anchors of a held class are its real samples, all
@@ -104,7 +114,7 @@ class AugmentedSet:
         y: np.ndarray | torch.Tensor,
         *,
         settings: Augmentation,
-        geometry: Geometry | Gaussians | None,
+        geometry: Geometry | Gaussians | Transfer | None,
         classes: int,
         seed: int,
         client: int,
@@ -115,8 +125,13 @@ class AugmentedSet:
         self._x, self._y = _checked(x, y, classes, seed, client)
         self._sources: list[_Source] = []
         if settings.kind != "none":
-            geometry = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
-            self._sources = _sources(self._x, self._y, settings, geometry, {client} if own is None else set(own))
+            move = _Move(geometry, client) if isinstance(geometry, Transfer) else None
+            if isinstance(geometry, Transfer):
+                geometry = geometry.geometry
+            elif settings.kind == "shift":
+                raise FedgeoError(f"client {client}: augmentation.kind=shift needs the shifts of the domains")
+            known = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
+            self._sources = _sources(self._x, self._y, settings, known, {client} if own is None else set(own), move)
         sizes = _split(len(self._x))
         self._firsts: list[int] = []  # the first block of each source
         self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
@@ -127,7 +142,7 @@ class AugmentedSet:
             sizes += _split(source.total)
             self.counts[source.label] += source.total
             shaped += [source.shape is not None] * (len(sizes) - len(shaped))
-            if source.shape is None and settings.kind != "repeat":
+            if source.shape is None and settings.kind in ("ggeur", "fedfa"):
                 self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
         self.sizes = np.array(sizes, dtype=np.int64)
         self.added = int(self.sizes.sum()) - len(self._x)
@@ -154,6 +169,8 @@ class AugmentedSet:
         source = self._sources[number]
         place = index - self._firsts[number]
         drawn = _anchors(source, self._x, place * BLOCK, rows)
+        if source.offset is not None:
+            drawn += source.offset
         if source.shape is not None:
             drawn += self._perturbation(index, source, place)
         return torch.from_numpy(drawn), torch.full((rows,), source.label, dtype=torch.int64)
@@ -188,10 +205,16 @@ class AugmentedSet:
         windows of whole blocks in random order, each shuffled within; beside the real samples one window, one
         block and one batch are held.
         """
+        return map(_taken, self.picks(batch_size, generator, window))
+
+    def picks(
+        self, batch_size: int, generator: torch.Generator, window: int = WINDOW
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """The same epoch without copies: (x, y, rows), of which x[rows], y[rows] is the batch."""
         if batch_size < 1:
             raise FedgeoError(f"the batch size must be at least 1, not {batch_size}")
         fits = self.nbytes <= window
-        return _batches([self.materialise()] if fits else self._windows(generator, window), batch_size, generator)
+        return _picks([self.materialise()] if fits else self._windows(generator, window), batch_size, generator)
 
     def measure(self) -> None:
         """Draw every perturbed block that was not drawn yet, so that ``perturbation_rms`` covers them all."""
@@ -255,32 +278,71 @@ class AugmentedSet:
         yield self._collect(group)
 
 
-def _batches(
+def _picks(
     windows: Iterable[tuple[torch.Tensor, torch.Tensor]], size: int, generator: torch.Generator
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Shuffle each window and cut it into batches; what is short of one goes before the next window's."""
     rest: tuple[torch.Tensor, torch.Tensor] | None = None
     for x, y in windows:
         order = torch.randperm(len(y), generator=generator)
         missing = size - (0 if rest is None else len(rest[1]))
         for chunk in (order[:missing], *order[missing:].split(size)):
+            if rest is None and len(chunk) == size:
+                yield x, y, chunk
+                continue
             batch = (x[chunk], y[chunk])
             if rest is not None:
                 batch = (torch.cat([rest[0], batch[0]]), torch.cat([rest[1], batch[1]]))
             rest = batch if len(batch[1]) < size else None
             if rest is None:
-                yield batch
+                yield *batch, torch.arange(size)
         del x, y  # else this window would live on while the next one is drawn
     if rest is not None and len(rest[1]):
-        yield rest
+        yield *rest, torch.arange(len(rest[1]))
+
+
+def _taken(pick: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The batch that a pick stands for."""
+    x, y, rows = pick
+    return x[rows], y[rows]
+
+
+class _Move:
+    """Where a client's samples go under ``shift``."""
+
+    def __init__(self, transfer: Transfer, client: int) -> None:
+        self.domains = transfer.domains
+        if client >= len(self.domains) or self.domains[client] < 0:
+            raise FedgeoError(f"client {client}: augmentation.kind=shift does not know its domain")
+        self.deltas = transfer.deltas
+        self.home = int(self.domains[client])
+        self.first = len(self.domains) + 1  # of the sources' numbers: behind FILL and the prototypes'
+
+    def spread(self, label: int, total: int, anchors: np.ndarray, shape: Shape | Diagonal | None) -> list[_Source]:
+        """``total`` samples, evenly over the other domains; from a mean (float) over all domains."""
+        real = anchors.dtype != np.float32
+        to = [d for d in range(len(self.deltas)) if not real or d != self.home]
+        parts = zip(to, np.diff(np.arange(len(to) + 1) * total // len(to)).tolist(), strict=True)
+        return [
+            _Source(label, self.first + d, part, anchors, shape, self.offset(d, real)) for d, part in parts if part
+        ]
+
+    def offset(self, domain: int, real: bool) -> np.ndarray:
+        """What takes a sample of the client, or else a class's centre, into ``domain``."""
+        return (self.deltas[domain] - (self.deltas[self.home] if real else 0)).astype(np.float32)
 
 
 def _sources(
-    x: np.ndarray, y: np.ndarray, settings: Augmentation, geometry: Geometry | Gaussians, own: set[int]
+    x: np.ndarray,
+    y: np.ndarray,
+    settings: Augmentation,
+    geometry: Geometry | Gaussians,
+    own: set[int],
+    move: _Move | None,
 ) -> list[_Source]:
     """What is drawn: step 1 class by class, then step 2 by class and owner."""
     shapes: dict[int, Shape | Diagonal] = {}
-    if settings.kind != "repeat":
+    if settings.kind in ("ggeur", "fedfa") or (settings.kind == "shift" and settings.noise):
         shapes.update(zip(geometry.classes.tolist(), geometry.shapes, strict=True))
     held, counts = np.unique(y, return_counts=True)
     have = dict(zip(held.tolist(), counts.tolist(), strict=True))
@@ -295,14 +357,19 @@ def _sources(
             anchors = geometry.means[geometry.row_of(label)].astype(np.float32)
         else:
             continue
-        if missing > 0:
+        if missing > 0 and move is not None:
+            sources += move.spread(label, missing, anchors, shapes.get(label))
+        elif missing > 0:
             sources.append(_Source(label, FILL, missing, anchors, shapes.get(label)))
     if settings.step2:
         for row in np.lexsort((geometry.prototype_clients, geometry.prototype_classes)):
             label, owner = int(geometry.prototype_classes[row]), int(geometry.prototype_clients[row])
-            if owner not in own:
-                anchor = geometry.prototype_means[row].astype(np.float32)
-                sources.append(_Source(label, owner + 1, settings.per_prototype, anchor, shapes.get(label)))
+            if owner in own:
+                continue
+            anchors, offset = geometry.prototype_means[row].astype(np.float32), None
+            if move is not None and label in have:
+                anchors, offset = np.flatnonzero(y == label), move.offset(int(move.domains[owner]), real=True)
+            sources.append(_Source(label, owner + 1, settings.per_prototype, anchors, shapes.get(label), offset))
     return sources
 
 

@@ -31,7 +31,7 @@ def lda(stats: ClassStatistics, classes: int, shrinkage: float = 0.1) -> Head:
         within += prior * stats.covariance(row)
     weight = _solve(shrink(within, shrinkage), stats.means.T).T
     bias = np.log(priors) - 0.5 * np.einsum("cp,cp->c", weight, stats.means)
-    return _scatter(stats, weight, bias, classes)
+    return place(stats, weight, bias, classes)
 
 
 def ridge(stats: ClassStatistics, classes: int, alpha: float = 1.0) -> Head:
@@ -52,7 +52,7 @@ def ridge(stats: ClassStatistics, classes: int, alpha: float = 1.0) -> Head:
     gram[np.diag_indices_from(gram)] += alpha
     weight = _solve(gram, (stats.counts[:, None] * (stats.means - mean)).T).T
     bias = stats.counts / total - weight @ mean
-    return _scatter(stats, weight, bias, classes)
+    return place(stats, weight, bias, classes)
 
 
 def means_only(parts: Sequence[ClassStatistics], merged: ClassStatistics, classes: int, shrinkage: float = 0.1) -> Head:
@@ -75,7 +75,7 @@ def means_only(parts: Sequence[ClassStatistics], merged: ClassStatistics, classe
     priors = merged.counts / merged.counts.sum()
     weight = _solve(shrink(scatter / freedom, shrinkage), merged.means.T).T
     bias = np.log(priors) - 0.5 * np.einsum("cp,cp->c", weight, merged.means)
-    return _scatter(merged, weight, bias, classes)
+    return place(merged, weight, bias, classes)
 
 
 def shrink(covariance: np.ndarray, shrinkage: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     return solved
 
 
-def _scatter(stats: ClassStatistics, weight: np.ndarray, bias: np.ndarray, classes: int) -> Head:
+def place(stats: ClassStatistics, weight: np.ndarray, bias: np.ndarray, classes: int) -> Head:
     """Rows of the classes that exist, in the places of all of them."""
     every_weight, every_bias = np.zeros((classes, stats.dimension)), np.full(classes, ABSENT)
     every_weight[stats.classes], every_bias[stats.classes] = weight, bias

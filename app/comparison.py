@@ -56,11 +56,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: accuracies 0..1 (std has divisor n - 1), means over the seeds of the rest."""
+    """A line of the table: accuracies 0..1 (std has divisor n - 1), means over the seeds of the rest.
+
+    over_domains: each seed's mean and standard deviation (divisor n) over domains; empty where there is one domain.
+    """
 
     arm: Arm
     rate: float
     scores: tuple[float, ...]
+    over_domains: tuple[tuple[float, float], ...]
     seconds: float
     up: float
     down: float
@@ -68,10 +72,6 @@ class Row:
     @property
     def mean(self) -> float:
         return math.fsum(self.scores) / len(self.scores)
-
-    @property
-    def std(self) -> float:
-        return float(np.std(self.scores, ddof=1)) if len(self.scores) > 1 else math.nan
 
 
 def arms(
@@ -200,24 +200,35 @@ def row(folder: Path, arm: Arm, rate: float, seeds: Sequence[int]) -> Row:
     """What the runs of one arm come to."""
     found = [json.loads((folder / Task(arm, rate, seed).name / "summary.json").read_text()) for seed in seeds]
     seconds, up, down = (math.fsum(s[key] for s in found) / len(found) for key in ("seconds", "bytes_up", "bytes_down"))
-    return Row(arm, rate, tuple(s["final"] for s in found), seconds, up, down)
+    over = [(s["mean_over_domains"], s["std_over_domains"]) for s in found if len(s["by_domain"]) > 1]
+    return Row(arm, rate, tuple(s["final"] for s in found), tuple(over), seconds, up, down)
 
 
-HEAD = ("method", "variation", "lr", "accuracy", "seconds", "MB up", "MB down")
+HEAD = ("method", "variation", "lr", "accuracy", "AVG", "STD", "seconds", "MB up", "MB down")
 
 
 def cells(line: Row) -> tuple[str, ...]:
     """The row in words, under ``HEAD``."""
-    spread = "" if math.isnan(line.std) else f" ± {100 * line.std:.1f}"
+    averages, deviations = zip(*line.over_domains, strict=True) if line.over_domains else ((), ())
     return (
         line.arm.method,
         line.arm.variation,
         f"{line.rate:g}",
-        f"{100 * line.mean:.1f}{spread}",
+        over_seeds(line.scores),
+        over_seeds(averages),
+        over_seeds(deviations),
         f"{line.seconds:.1f}",
         f"{line.up / 1e6:.2f}",
         f"{line.down / 1e6:.2f}",
     )
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """Shares in per cent, 'mean ± standard deviation' (divisor n - 1)."""
+    if not values:
+        return "-"
+    spread = f" ± {100 * float(np.std(values, ddof=1)):.1f}" if len(values) > 1 else ""
+    return f"{100 * math.fsum(values) / len(values):.1f}{spread}"
 
 
 def show(rows: Sequence[Row]) -> None:

@@ -104,7 +104,7 @@ class Encoder(OpenGroup):
 class Augmentation(Group):
     """How a client fills its classes; see conf/augmentation."""
 
-    kind: Literal["none", "repeat", "ggeur"]
+    kind: Literal["none", "repeat", "ggeur", "fedmix", "fedfa", "shift"]
     target: Positive
     absent: Literal["global_mean", "skip"]
     scale: Literal["sqrt", "lambda"]
@@ -114,6 +114,9 @@ class Augmentation(Group):
     step2: bool
     per_prototype: Positive
     precision: Literal["float32", "float64"]
+    mix: Annotated[float, Field(ge=0, lt=1)]
+    mean_of: Positive
+    noise: bool
 
 
 class Method(OpenGroup):
@@ -128,6 +131,13 @@ class Linear(Group):
 
     kind: Literal["linear"]
     hidden: Count
+    init: Literal["zeros", "lda", "ridge"]
+
+
+class AdapterModel(Group):
+    """FedCLIP's attention adapter on the embeddings, before CLIP's text classifier."""
+
+    kind: Literal["clip_adapter"]
 
 
 class SpdNetModel(Group):
@@ -149,7 +159,7 @@ class EegNetModel(Group):
 class Training(Group):
     """The local loop."""
 
-    loop: Literal["plain"]
+    loop: Literal["plain", "cohort"]
     epochs: Positive
     batch_size: Positive
     optimiser: Literal["sgd", "adam"]
@@ -178,21 +188,28 @@ class Federation(Group):
     participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
     weights: Literal["real", "augmented", "equal"]
     max_failures: Share
+    min_nodes: Positive
     deadline: Rate
+    hello_deadline: Rate
+    classes: Annotated[list[str], Field(min_length=2)] | None
 
 
 class Privacy(Group):
-    """What a site shares at most."""
+    """What a site shares at most; see conf/privacy/site.yaml and app/privacy.py."""
 
     policy: Literal["research", "site"]
     min_count: Positive
+    min_total: Positive
+    rank_share: Annotated[float, Field(gt=0, le=1)]
+    prototypes: bool
+    round_counts: Positive
 
 
 class Metric(Group):
     """The score that is reported: its name, and how the final value is read off the rounds."""
 
     name: Literal["accuracy", "f1_macro"]
-    final: Literal["last5", "last"]
+    final: Literal["last5", "last", "best"]
 
 
 class Config(Group):
@@ -203,15 +220,18 @@ class Config(Group):
     seed: Count
     engine: Literal["flower", "inprocess", "deployment"]
     device: Literal["auto", "cpu", "cuda"]
+    steps: Literal["own", "equal"]
     run_dir: str | None
     sweep_dir: str | None
+    resume: str | None
     cache_dir: str | None
+    tracking: Literal["none", "tensorboard"]
     data: Annotated[ImageData | EegData, Field(discriminator="family")]
     encoder: Encoder
     augmentation: Augmentation
     method: Method
     covariances: Covariances
-    model: Annotated[Linear | SpdNetModel | EegNetModel, Field(discriminator="kind")]
+    model: Annotated[Linear | AdapterModel | SpdNetModel | EegNetModel, Field(discriminator="kind")]
     training: Training
     federation: Federation
     privacy: Privacy
@@ -242,10 +262,21 @@ def _load(overrides: tuple[str, ...]) -> Config:
     if chosen:  # a variant's settings stand between the experiment's and the user's
         raw = _compose((*_flatten(chosen), *overrides))
         raw.pop("variants")
+    raw["model"] = _own_model(overrides) or raw["model"]
     try:
         return Config.model_validate(raw)
     except pydantic.ValidationError as error:
         raise FedgeoError(_first(error)) from None
+
+
+def _own_model(overrides: tuple[str, ...]) -> dict[str, Any] | None:
+    """The model's settings where the user names another kind of model than the preset's, whose do not fit then."""
+    named = [word for word in overrides if word.startswith("model=")]
+    if not named:
+        return None
+    preset = _compose(tuple(word for word in overrides if not word.startswith(("model=", "model."))))
+    own: dict[str, Any] = _compose(tuple(word for word in overrides if word.startswith(("model=", "model."))))["model"]
+    return None if own["kind"] == preset["model"]["kind"] else own
 
 
 def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:

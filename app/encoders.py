@@ -115,6 +115,18 @@ def open_clip(
     """
     import open_clip as library
 
+    clip, transform, quick, label = load_clip(model, pretrained, checkpoint)
+    preprocessing = {key: str(value) for key, value in library.get_model_preprocess_cfg(clip).items()}
+    description = {"library": "open_clip", "model": model, "quick_gelu": quick, "preprocessing": preprocessing}
+    return Network(label, clip.visual, transform, description, device=device, precision=precision)
+
+
+def load_clip(
+    model: str, pretrained: str | None, checkpoint: Path | str | None
+) -> tuple[Any, Callable[[Image.Image], torch.Tensor], bool, str]:
+    """An open_clip model whole: (both towers, its preprocessing, whether it has OpenAI's activation, its name)."""
+    import open_clip as library
+
     known = library.list_models()
     if model not in known:
         raise FedgeoError(f"open_clip has no model {model!r}{_alike(model, known)}")
@@ -138,10 +150,8 @@ def open_clip(
             raise _unfit(model, source, fault) from fault
         place = tag.get("url") or f"https://huggingface.co/{tag.get('hf_hub', '').rstrip('/')}"
         raise _weights_missing(f"open_clip {model} {pretrained}", place, fault) from fault
-    preprocessing = {key: str(value) for key, value in library.get_model_preprocess_cfg(clip).items()}
-    description = {"library": "open_clip", "model": model, "quick_gelu": quick, "preprocessing": preprocessing}
     label = f"open_clip-{model}-{pretrained if tag else 'checkpoint' if source else 'random'}"
-    return Network(label, clip.visual, transform, description, device=device, precision=precision)
+    return clip, transform, quick, label
 
 
 def timm(

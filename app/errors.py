@@ -1,5 +1,20 @@
-"""The one exception type for faults a user can mend: its text is the whole message."""
+"""The exception type for faults a user can mend: its text is the whole message."""
 
 
 class FedgeoError(ValueError):
     """A fault in the input, configuration or data, told in one line: what, where, and what is allowed."""
+
+
+MISSING = "missing: "  # how the text of a Missing begins, by which the server knows it
+
+
+class Missing(FedgeoError):
+    """A node lacks what a message refers to by its digest: it is to be sent again."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(MISSING + what)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one text: a fault's own words, another error's with its type."""
+    return str(error) if isinstance(error, FedgeoError) else f"{type(error).__name__}: {error}"

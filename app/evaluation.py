@@ -115,14 +115,15 @@ def final_and_best(
 ) -> dict[str, Any]:
     """What a run reports, from its lines of rounds.jsonl: keys metric, final, best, best_round, val_metric.
 
-    final="last5" is the mean test metric of the last min(5, rounds) rounds, "last" that of the last one. best
-    is the test metric at the best validation round, the first among equals; val_metric (the key "val_" +
-    metric unless given) is the validation figure of that round. A line of round 0, before training, counts
-    only if there is no other; lines without the metric (not evaluated) do not count. best, best_round and
-    val_metric are None without validation. Raises FedgeoError if no line has the metric.
+    final="last5" is the mean test metric of the last min(5, rounds) rounds, "last" that of the last one, "best" the
+    same as best (the last one without validation). best is the test metric at the best validation round, the first
+    among equals; val_metric (the key "val_" + metric unless given; of "val_loss" the least is best) is the validation
+    figure of that round. A line of round 0, before training, counts only if there is no other; lines without the
+    metric (not evaluated) do not count. best, best_round and val_metric are None without validation. Raises
+    FedgeoError if no line has the metric.
     """
-    if final not in ("last5", "last"):
-        raise FedgeoError(f"metric.final={final}: allowed are last5, last")
+    if final not in ("last5", "last", "best"):
+        raise FedgeoError(f"metric.final={final}: allowed are last5, last, best")
     key = val_metric or f"val_{metric}"
     lines = [line for line in rounds if line.get(metric) is not None]
     if not lines:
@@ -131,7 +132,10 @@ def final_and_best(
     lines = [line for line in lines if line["round"] > 0] or lines
     last = [line[metric] for line in lines[-5 if final == "last5" else -1 :]]
     validated = [line for line in lines if line.get(key) is not None and not math.isnan(line[key])]
-    best = max(validated, key=lambda line: line[key], default=None)  # max keeps the first among equals
+    sign = -1 if key == "val_loss" else 1
+    best = max(validated, key=lambda line: sign * line[key], default=None)  # max keeps the first among equals
+    if final == "best" and best is not None:
+        last = [best[metric]]
     return {
         "metric": metric,
         "final": math.fsum(last) / len(last),

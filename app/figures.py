@@ -15,11 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, PercentFormatter
 
 DPI = 150
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 STROKES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 ABSENT = "#D9D9D9"  # a cell without a value
 GRID = "#EBEBEB"
 _NAMES = {
@@ -192,6 +193,53 @@ def domain_bars(by_domain: Mapping[str, Any], path: str | Path, metric: str = "a
     axes.spines[["top", "right"]].set_visible(False)
     if named:
         _legend(figure, axes)
+    _save(figure, path)
+
+
+def differences(rows: Sequence[tuple[str, float, float | None]], path: str | Path, metric: str = "accuracy") -> None:
+    """Paired differences (label, mean, half the interval's width or None), as points with their intervals, around 0."""
+    labels = [_short(label, 60) for label, _, _ in rows]
+    figure = _figure(4.2 + _room(labels, 0.3), 0.3 * len(rows) + 0.9)
+    axes = figure.subplots()
+    axes.axvline(0, color="black", linewidth=1)
+    for y, (_, mean, half) in enumerate(rows):
+        axes.errorbar(100 * mean, y, xerr=None if half is None else 100 * half, color=PALETTE[0], fmt="o", capsize=3)
+    _name_ticks(axes, "y", labels, 0.3)
+    axes.tick_params(axis="y", length=0)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=f"difference in {_NAMES.get(metric, metric)}, points")
+    axes.grid(axis="x", color=GRID)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    _save(figure, path)
+
+
+def against_bytes(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: str | Path, metric: str = "accuracy"
+) -> None:
+    """What was sent and what it came to: for each label (bytes, scores) of its runs; mean, one deviation (ddof 1)."""
+    figure = _figure(7.5, 4.0)
+    axes = figure.subplots()
+    for i, (label, values) in enumerate(series.items()):
+        x, y = (_runs(value) for value in values)
+        axes.errorbar(
+            x.mean() / 1e6,
+            y.mean(),
+            yerr=y.std(ddof=1) if len(y) > 1 else None,
+            color=PALETTE[i % len(PALETTE)],
+            fmt=MARKERS[(i + i // len(PALETTE)) % len(MARKERS)],
+            markersize=7,
+            capsize=3,
+            label=_short(label),
+        )
+    sent = np.concatenate([_runs(values[0]) for values in series.values()])
+    if sent.max() > 10 * sent.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.margins(0.12)
+    axes.set(xlabel="megabytes sent, up and down, in a run", ylabel=_NAMES.get(metric, metric))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(color=GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend(figure, axes)
     _save(figure, path)
 
 

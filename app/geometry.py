@@ -207,8 +207,11 @@ def geometry(
     explained: float = 0.95,
     max_rank: int | None = None,
     prototypes: Mapping[int, ClassStatistics] | None = None,
+    rank_share: float = 1.0,
 ) -> Geometry:
     """The geometry of merged statistics, with rank cut as ``shape`` cuts it.
+
+    rank_share: the rank is at most this share of a class's samples, rounded down but at least 1.
 
     prototypes: the statistics of the single clients (or domains) by id, whose class means are sent along for
     Algorithm 2; they are ordered by class, then by id.
@@ -216,11 +219,13 @@ def geometry(
     shapes = []
     for row, label in enumerate(stats.classes):
         factor = stats.factor(row)
+        bound = max(1, int(rank_share * stats.counts[row]))
+        most = bound if max_rank is None else min(bound, max_rank)
         try:
             if factor is not None:
-                shapes.append(factor_shape(factor, explained, max_rank))
+                shapes.append(factor_shape(factor, explained, most))
             else:
-                shapes.append(shape(stats.covariance(row), explained, max_rank))
+                shapes.append(shape(stats.covariance(row), explained, most))
         except FedgeoError as error:
             raise FedgeoError(f"class {label}: {error}") from error
     owners = [

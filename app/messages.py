@@ -7,8 +7,10 @@ arrays are concatenated along their first axis, so a reply is as large as its pa
 
 import json
 import logging
+import re
 import resource
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -16,8 +18,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from app.algorithms.base import Update
-from app.errors import FedgeoError
+from app.errors import MISSING, FedgeoError, describe
 from app.models.base import Weights
+from app.seeds import one_thread
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,9 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower'
 COHORT = "cohort"
 TRAIN, EVALUATE = "train", "evaluate"
 PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
+SUMS = "query.sums"
+FINAL = "query.final"
+AGREED = "agreed"  # what a deployment's messages say beside what they ask
 EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
 CLIENT_ERROR = 1000  # Flower keeps the codes below for itself
 SCALAR = -1  # in place of a row count: the array has no axis to concatenate along
@@ -55,6 +61,11 @@ def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
     weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
     extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
     return weights, extra
+
+
+def as_sent(record: ArrayRecord, sent: ArrayRecord) -> ArrayRecord:
+    """The record in the types in which its arrays were sent out."""
+    return to_record({name: v.astype(sent[name].dtype, copy=False) for name, v in from_record(record).items()})
 
 
 def payload_bytes(content: RecordDict) -> int:
@@ -106,6 +117,36 @@ def read_update(reply: Message) -> Update:
     return Update(client, weights, extra, number(reply.content.metric_records[METRICS], "num-examples"))
 
 
+def statistics_content(what: str) -> RecordDict:
+    """The question for class statistics: ``means``, ``covariances``, or what the ``augmentation`` needs."""
+    return RecordDict({CONFIG: ConfigRecord({"what": what})})
+
+
+def read_statistics(content: RecordDict) -> str:
+    """What ``statistics_content`` was given."""
+    return str(content.config_records[CONFIG]["what"])
+
+
+def question_content(question: str, asked: Weights) -> RecordDict:
+    """What a fitted method asks of a client: a word, and the tensors that belong to it."""
+    return RecordDict({ARRAYS: weights_record(asked), CONFIG: ConfigRecord({"question": question})})
+
+
+def read_question(content: RecordDict) -> tuple[str, Weights]:
+    """The word and the tensors that ``question_content`` was given."""
+    asked, _ = split_weights(content.array_records[ARRAYS])
+    return str(content.config_records[CONFIG]["question"]), asked
+
+
+def read_answer(reply: Message) -> Weights:
+    """One client's answer to a question. Raises FedgeoError naming the client if a value is not finite."""
+    answer, _ = split_weights(reply.content.array_records[ARRAYS])
+    for name, value in answer.items():
+        if not bool(torch.isfinite(value).all()):
+            raise FedgeoError(f"client {reply.metadata.src_node_id}: {name} holds values that are not finite")
+    return answer
+
+
 Evaluation = dict[str, dict[int, tuple[np.ndarray, float]]]
 """'val' and 'test' -> the domain's index -> (confusion int64 (C, C), summed cross-entropy)."""
 
@@ -146,6 +187,22 @@ def read_rate(content: RecordDict) -> float:
     return float(cast(float, content.config_records[CONFIG]["lr"]))
 
 
+def write_steps(config: ConfigRecord, steps: Mapping[int, int]) -> None:
+    """Say in ``config`` how many gradient steps each client takes in a round."""
+    config["steps-of"], config["steps"] = list(steps), list(steps.values())
+
+
+def read_steps(content: RecordDict, client: int) -> int | None:
+    """The gradient steps of ``client`` in a round, None where its epochs say. FedgeoError where it was left out."""
+    config = content.config_records[CONFIG]
+    if "steps" not in config:
+        return None
+    steps = dict(zip(cast(list[int], config["steps-of"]), cast(list[int], config["steps"]), strict=True))
+    if client not in steps:
+        raise FedgeoError(f"client {client} was not there when steps=equal was planned: start the run again with it")
+    return steps[client]
+
+
 def read_digest(content: RecordDict) -> str:
     """The digest of the geometry to train with, '' for none."""
     return str(content.config_records[CONFIG].get("geometry", ""))
@@ -154,41 +211,53 @@ def read_digest(content: RecordDict) -> str:
 # --- cohorts ----------------------------------------------------------------------------------------
 
 
-def cohort_message(message: Message, node: int, clients: list[int]) -> Message:
+def cohort_message(message: Message, node: int, clients: list[int], agreed: "Agreed | None" = None) -> Message:
     """The message to ``node`` that asks what ``message`` asks, of these of its clients."""
     content = RecordDict(dict(message.content.items()))
     content[COHORT] = ConfigRecord({"clients": clients})
+    if agreed is not None:
+        content[AGREED] = agreed.to_record()
     return Message(
         content, node, message.metadata.message_type, ttl=message.metadata.ttl, group_id=message.metadata.group_id
     )
 
 
 def answer(
-    message: Message, hosted: list[int], handle: Callable[[int, RecordDict], RecordDict]
+    message: Message,
+    hosted: list[int],
+    handle: Callable[[int, RecordDict], RecordDict],
+    tell: Callable[[Exception], str] = describe,
 ) -> Message:
     """Run ``handle`` for each client that ``message`` asks for (all ``hosted`` where it names none).
 
-    A client that raises becomes an error of its own and leaves the others be. Only clients that this node hosts
-    are served.
+    A client that raises becomes an error of its own, in the words of ``tell``, and leaves the others be. Only
+    clients that this node hosts are served.
     """
-    asked = hosted
-    if COHORT in message.content.config_records:
-        asked = [int(c) for c in cast(list[int], message.content.config_records[COHORT]["clients"])]
     replies: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
-    for client in asked:
+    for client in asked(message, hosted):
         try:
             if client not in hosted:
                 raise FedgeoError(f"client {client} is not on this node, which hosts {hosted}")
-            replies[client] = handle(client, message.content)
-        except FedgeoError as error:
-            errors[client] = str(error)
+            with one_thread():
+                replies[client] = handle(client, message.content)
         except Exception as error:  # the others' work must not be lost
-            log.exception("client %d", client)
-            errors[client] = f"{type(error).__name__}: {error}"
+            if not isinstance(error, FedgeoError):
+                log.exception("client %d", client)
+            errors[client] = tell(error)
     content = join(replies)
     content[COHORT] = cohort_record(list(replies), errors)
     return Message(content, reply_to=message)
+
+
+def asked(message: Message, hosted: list[int]) -> list[int]:
+    """The clients that ``message`` asks: all ``hosted`` where it names none."""
+    return read_clients(message.content) if COHORT in message.content.config_records else hosted
+
+
+def read_clients(content: RecordDict) -> list[int]:
+    """The clients that a message asks."""
+    return [int(c) for c in cast(list[int], content.config_records[COHORT]["clients"])]
 
 
 def cohort_record(clients: list[int], errors: Mapping[int, str]) -> ConfigRecord:
@@ -258,6 +327,11 @@ def _rows(values: np.ndarray, rows: list[int]) -> list[np.ndarray]:
     return np.split(values, np.cumsum(rows)[:-1])
 
 
+def is_missing(reply: Message) -> bool:
+    """Whether a client lacks what the message referred to: it is to be sent that, and asked again."""
+    return reply.has_error() and (reply.error.reason or "").startswith(MISSING)
+
+
 def error_reply(request: Message, reason: str) -> Message:
     """A client's error as Flower's strategies see it."""
     return Message(Error(CLIENT_ERROR, reason), reply_to=request)
@@ -278,6 +352,57 @@ def read_place(content: RecordDict) -> tuple[int, int]:
     """(partition-id, num-partitions) of a place reply."""
     place, places = cast(list[int], content.config_records[CONFIG]["place"])
     return int(place), int(places)
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What every message of a deployment says: which run it is of, on which code, over which classes.
+
+    run: 16 hexadecimal digits. classes: in the order of the labels; None before the sites have said theirs.
+    """
+
+    run: str
+    code: str
+    classes: tuple[str, ...] | None = None
+
+    def to_record(self) -> ConfigRecord:
+        record = ConfigRecord({"run": self.run, "code": self.code})
+        if self.classes is not None:
+            record["classes"] = list(self.classes)
+        return record
+
+    @staticmethod
+    def of(content: RecordDict) -> "Agreed":
+        """What a message says. Raises FedgeoError where it says none of it, or not in the right form."""
+        if AGREED not in content.config_records:
+            raise FedgeoError("the message does not say which run it is of: is the server set to engine=deployment?")
+        record = content.config_records[AGREED]
+        run, code, classes = record.get("run"), record.get("code"), record.get("classes")
+        if not isinstance(run, str) or not re.fullmatch("[0-9a-f]{16}", run) or not isinstance(code, str):
+            raise FedgeoError("the message's run and code are not in the right form")
+        if classes is None:
+            return Agreed(run, code)
+        if not isinstance(classes, list) or len({str(name) for name in classes}) != len(classes):
+            raise FedgeoError("the message's classes must be a list of different names")
+        return Agreed(run, code, tuple(str(name) for name in classes))
+
+
+def site_request(node: int, agreed: Agreed) -> Message:
+    """The first message to a site: who it is."""
+    return Message(RecordDict({AGREED: agreed.to_record()}), node, PLACE)
+
+
+def site_reply(message: Message, name: str) -> Message:
+    """A site's answer: its name."""
+    return Message(RecordDict({CONFIG: ConfigRecord({"name": name})}), reply_to=message)
+
+
+def read_site(content: RecordDict) -> str:
+    """The name in a site's answer. FedgeoError for another kind of node, or a name that is none."""
+    name = content.config_records[CONFIG].get("name") if CONFIG in content.config_records else None
+    if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
+        raise FedgeoError("a node did not tell a site's name: start it with data-path and name in its node-config")
+    return name
 
 
 def node_place(context: Context) -> tuple[int, int]:

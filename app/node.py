@@ -9,8 +9,9 @@ import getpass
 import hashlib
 import tempfile
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,125 +20,234 @@ from safetensors.numpy import load_file, save
 from app import algorithms
 from app.algorithms.base import Algorithm, Local
 from app.algorithms.fedavg import FedAvg
+from app.algorithms.fitted import Fitted
 from app.augmentation import Augmentation, AugmentedSet
-from app.checkpoint import ClientStates, write_atomic
-from app.config import Config
-from app.data.world import world
-from app.errors import FedgeoError
+from app.checkpoint import ClientStates, prefixed, unprefixed, write_atomic
+from app.config import Config, Linear
+from app.data.world import Samples, World, world
+from app.domain_shift import Transfer
+from app.errors import FedgeoError, Missing, describe
 from app.evaluation import evaluate
+from app.gaussians import Gaussians, estimate
 from app.geometry import Geometry
+from app.mixing import MixedSet, Mixing, SharedMeans, batch_means
 from app.models import build
 from app.models.base import Model, Weights
 from app.models.eegnet import EEGNet
 from app.models.spdnet import SPDNet
-from app.seeds import SHUFFLE, generator
-from app.statistics import field, gather
+from app.privacy import check_prototypes, check_received, check_training, shared_classes, told, told_counts
+from app.seeds import INITIAL, MIXING, SHUFFLE, generator
+from app.statistics import ClassStatistics, field, gather
+from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
 
-METHOD, MODEL, MOMENTS = "method/", "model/", "moments/"  # whose a client's kept tensors are
+METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 SETS_BYTES = 2**30  # augmented sets kept between rounds; the oldest make room
 ROOT = Path(__file__).resolve().parent.parent
 
+Gathered = TypeVar("Gathered", ClassStatistics, Gaussians)
+Shared = Geometry | Gaussians | SharedMeans | Transfer
+TrainingSet = AugmentedSet | MixedSet | TensorSet
+
 
 class Node:
-    """The clients of one node. ``place`` is (partition-id, num-partitions); ``state`` its folder."""
+    """The clients of one node, numbers in ``over``, the world that holds their data; ``state`` is its folder."""
 
-    def __init__(self, config: Config, place: tuple[int, int], state: Path) -> None:
+    def __init__(self, config: Config, over: World, clients: list[int], state: Path) -> None:
         self.config = config
-        self.world = world(config)
-        self.clients = hosted(len(self.world), *place)
+        self.world = over
+        self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
-        self._sets: OrderedDict[tuple[int, str], AugmentedSet | TensorSet] = OrderedDict()
-        self._geometry: tuple[str, Geometry, np.ndarray] | None = None
+        self.together = together(config, len(over))
+        self.device = device(config)
+        self._sets: OrderedDict[tuple[int, str], TrainingSet] = OrderedDict()
+        self._shared: tuple[str, Shared, np.ndarray] | None = None
+        self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
+
+    def tell(self, error: Exception) -> str:
+        """What the server is told of an error."""
+        return describe(error)
 
     def hello(self, client: int) -> dict[str, Any]:
         """What must agree before anything is trained, and how many samples of each class there are."""
-        classes = self.world.classes
+        classes, privacy = self.world.classes, self.config.privacy
         return {
             "code": code_hash(),
             "classes": list(classes),
             "facts": self.world.facts(client),
             "domain": self.world.client_domain(client),
-            "counts": np.bincount(self.world.train(client).y, minlength=len(classes)).tolist(),
+            "counts": told_counts(self.counts(client), privacy).tolist(),
+            "privacy": privacy.model_dump(),
         }
 
-    def statistics(self, client: int) -> dict[str, np.ndarray]:
-        """The client's class statistics, packed."""
-        own = self.world.train(client)
-        gathered = gather(own.x, own.y, minimum=self.config.privacy.min_count)
-        return gathered.to_arrays(self.config.augmentation.precision)
+    def counts(self, client: int) -> np.ndarray:
+        """The client's own training samples of each class, int64 (C,)."""
+        return np.bincount(self.world.train(client).y, minlength=len(self.world.classes))
+
+    def statistics(self, client: int, what: str = "augmentation") -> dict[str, np.ndarray]:
+        """What the client shares, packed: class statistics, with ``covariances`` or ``means`` alone.
+
+        ``augmentation``: those that the augmentation needs, or a peer's in their place.
+        """
+        own, privacy = self.world.train(client), self.config.privacy
+        chosen, minimum = self.config.augmentation, privacy.min_count
+
+        def packed(found: Gathered) -> dict[str, np.ndarray]:
+            counts = np.array([told(int(n), privacy) for n in found.counts], dtype=np.int64)
+            return replace(found, counts=counts).to_arrays(chosen.precision)
+
+        if what != "augmentation":
+            return packed(gather(own.x, own.y, minimum, covariances=what == "covariances"))
+        check_prototypes(chosen.step2, privacy)
+        if chosen.kind == "fedmix":
+            rng = np.random.default_rng([self.config.seed, MIXING, client])
+            return batch_means(own.x, own.y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
+        if chosen.kind == "fedfa":
+            return packed(estimate(own.x, own.y, minimum))
+        shaped = chosen.kind != "shift" or chosen.noise
+        return packed(gather(own.x, own.y, minimum, covariances=shaped))
 
     def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
-        """Check the geometry, and the number of each client's domain, and keep them under their digest."""
+        """Check what all clients were sent, with the number of each client's domain, and keep it under its digest."""
         if digest != array_digest(arrays):
             raise FedgeoError("the geometry does not have the digest it was announced with")
-        self._geometry = (digest, *unpack_geometry(arrays))
+        self._shared = (digest, *self._unpack(arrays))
         path = self._geometry_path(digest)
         if not path.exists():
-            write_atomic(path, save({name: np.ascontiguousarray(value) for name, value in arrays.items()}))
+            content = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
+            write_atomic(path, content, durable=True)
 
     def describe_augmentation(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, Any]]:
         """How many samples were added, and the root of their mean squared perturbation; and the counts by class."""
         data = self.data(client, digest)
+        if isinstance(data, MixedSet):
+            data = data.own
         assert isinstance(data, AugmentedSet)
         data.measure()
-        figures = {"added": data.added, "perturbed": data.perturbed, "perturbation_rms": data.perturbation_rms}
-        unshaped = [data.unshaped.get(label, 0) for label in range(len(self.world.classes))]
-        return figures, {"total": data.counts.tolist(), "unshaped": unshaped}
+        privacy = self.config.privacy
+        figures = {
+            "added": told(data.added, privacy),
+            "perturbed": told(data.perturbed, privacy),
+            "perturbation_rms": data.perturbation_rms,
+        }
+        unshaped = np.array([data.unshaped.get(label, 0) for label in range(len(self.world.classes))])
+        by_class = np.stack([data.counts, unshaped])
+        by_class[:, self.hidden(client)] = 0
+        total, bare = ([told(int(n), privacy) for n in row] for row in by_class)
+        return figures, {"total": total, "unshaped": bare}
 
     def train(
-        self, client: int, number: int, digest: str, rate: float, weights: Weights, shared: Weights
+        self,
+        client: int,
+        number: int,
+        digest: str,
+        rate: float,
+        weights: Weights,
+        shared: Weights,
+        steps: int | None = None,
     ) -> LocalResult:
-        """One participation in round ``number`` with learning rate ``rate``, from the global ``weights``."""
-        config = self.config
-        data = self.data(client, digest)
-        kept = self.states.load(client, before=number)
-        local = Local(weights, shared, unprefixed(kept, METHOD))
-        settings = LocalSettings(
-            epochs=config.training.epochs,
-            batch_size=config.training.batch_size,
-            optimiser=config.training.optimiser,
-            lr=rate,
-            momentum=config.training.momentum,
-            weight_decay=config.training.weight_decay,
-        )
+        """One participation in round ``number`` with learning rate ``rate``, from the global ``weights``.
+
+        steps: gradient steps to take, in place of the configured epochs.
+        """
+        data, local, kept = self.enter(client, number, digest, weights, shared)
         model = self.model()
         model.load_local_state(unprefixed(kept, MODEL))
-        seeded = generator(config.seed, SHUFFLE, client, number)
-        moments = unprefixed(kept, MOMENTS)
-        result = train(model, data, self.algorithm, local, settings, seeded, moments)
-        keep = prefixed(result.state, METHOD) | prefixed(model.local_state(), MODEL)
-        if config.training.keep_moments:
-            keep |= prefixed(result.moments, MOMENTS)
-        self.states.save(client, number, keep)
+        seeded, moments = self.order(client, number), unprefixed(kept, MOMENTS)
+        result = train(model, data, self.objective(data), local, self.settings(rate, steps), seeded, moments)
+        self.leave(client, number, result, model.local_state())
         return result
+
+    def enter(
+        self, client: int, number: int, digest: str, weights: Weights, shared: Weights
+    ) -> tuple[TrainingSet, Local, Weights]:
+        """What the client begins round ``number`` with: its samples, weights and state; and all that it kept."""
+        check_training(len(self.world.train(client)), client, self.config.privacy)
+        kept = self.states.load(client, before=number)
+        if not self.algorithm.shares:
+            weights = unprefixed(kept, OWN) or self.initial()
+        return self.data(client, digest), Local(weights, shared, unprefixed(kept, METHOD)), kept
+
+    def order(self, client: int, number: int) -> torch.Generator:
+        """What shuffles the client's samples in round ``number``."""
+        return generator(self.config.seed, SHUFFLE, client, number)
+
+    def settings(self, rate: float, steps: int | None = None) -> LocalSettings:
+        """The local loop's, with this learning rate."""
+        chosen = self.config.training
+        return LocalSettings(
+            epochs=1 if self.algorithm.centralised else chosen.epochs,
+            batch_size=chosen.batch_size,
+            optimiser=chosen.optimiser,
+            lr=rate,
+            momentum=chosen.momentum,
+            weight_decay=chosen.weight_decay,
+            steps=steps,
+        )
+
+    def leave(self, client: int, number: int, result: LocalResult, local_state: Weights) -> None:
+        """Keep what the client needs in its next round. local_state: what its model keeps to itself."""
+        keep = prefixed(result.state, METHOD) | prefixed(local_state, MODEL)
+        if self.config.training.keep_moments or self.algorithm.centralised:
+            keep |= prefixed(result.moments, MOMENTS)
+        if not self.algorithm.shares:
+            keep |= prefixed(result.weights, OWN)
+        self.states.save(client, number, keep)
 
     def evaluate(
         self, client: int, number: int, weights: Weights
     ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
         """After round ``number``: confusion (C, C) and summed loss of the client's own 'val' and 'test' samples.
 
-        By domain, that is by subject for EEG.
+        By domain, that is by subject for EEG. Where samples are held out for all clients together, those.
         """
         model = self.model()
+        found = self.states.load(client, before=number + 1)
+        if not self.algorithm.shares:
+            weights = unprefixed(found, OWN) or self.initial()
         model.load(weights)
-        kept = unprefixed(self.states.load(client, before=number + 1), MODEL)
+        kept = unprefixed(found, MODEL)
         if isinstance(model, EEGNet) and not kept:  # it has not trained yet: its own statistics, without labels
             model.calibrate(torch.from_numpy(self.world.train(client).x))
         else:
             model.load_local_state(kept)
         counted: dict[str, dict[int, tuple[np.ndarray, float]]] = {"val": {}, "test": {}}
         for part, by_domain in counted.items():
-            own = self.world.held_out(part, client)
+            own = self.world.held_out(part, None if self.world.central else client)
             for domain in np.unique(own.domain):
                 rows = own.domain == domain
                 outputs = predict(model, own.x[rows])
                 scores = evaluate(outputs, own.y[rows], own.domain[rows], self.world.domains, self.world.classes)
                 by_domain[int(domain)] = (scores.confusion, scores.loss * scores.samples)
         return counted
+
+    def answer(self, client: int, question: str, asked: Weights) -> Weights:
+        """What the client says to a question of a fitted method."""
+        assert isinstance(self.algorithm, Fitted)
+        data = self.data(client, "")
+        assert isinstance(data, TensorSet)
+        hidden, x, y = self.hidden(client), data.x, data.y
+        if hidden:
+            spoken_of = ~torch.isin(y, torch.tensor(hidden))
+            check_training(int(spoken_of.sum()), client, self.config.privacy)
+            x, y = x[spoken_of], y[spoken_of]
+        memory = self._memories.setdefault(client, {})
+        return self.algorithm.answer(question, asked, x, y, len(self.world.classes), memory)
+
+    def hidden(self, client: int) -> list[int]:
+        """The classes that the client says nothing of, for it has too few samples; none where one is enough."""
+        privacy = self.config.privacy
+        if privacy.min_count == 1:
+            return []
+        return np.flatnonzero(~shared_classes(self.counts(client), privacy)).tolist()
+
+    def beside(self, client: int, extra: Weights) -> Weights:
+        """What the method sends up beside the weights, without what it tells of hidden classes."""
+        hidden = self.hidden(client)
+        return self.algorithm.withhold(extra, hidden) if hidden else extra
 
     def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
         """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon."""
@@ -151,16 +261,20 @@ class Node:
         """What the client's reply weighs in the average: ``federation.weights``."""
         if self.config.federation.weights == "equal":
             return 1.0
-        if self.config.federation.weights == "real":
-            return float(len(self.world.train(client)))
-        return float(len(self.data(client, digest)))
+        real = self.config.federation.weights == "real"
+        return float(told(len(self.world.train(client) if real else self.data(client, digest)), self.config.privacy))
+
+    def initial(self) -> Weights:
+        """The weights that every client of the run starts from."""
+        model = self.model()
+        model.reset(generator(self.config.seed, INITIAL))
+        return model.export()
 
     def model(self) -> Model:
-        """A fresh model of the configured kind."""
-        kept = self.algorithm.keeps_manifold
-        return build(self.config.model, self.world.inputs, len(self.world.classes), stiefel=kept)
+        """A fresh model."""
+        return build_model(self.config, self.algorithm, self.world)
 
-    def data(self, client: int, digest: str) -> AugmentedSet | TensorSet:
+    def data(self, client: int, digest: str) -> TrainingSet:
         """The client's training set, kept while there is room. ``digest`` names the geometry, '' for none."""
         key = (client, digest)
         if key in self._sets:
@@ -169,31 +283,47 @@ class Node:
         own = self.world.train(client)
         if not len(own):
             raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
-        chosen = self.config.augmentation
-        if self.config.model.kind != "linear":
+        if self.config.data.family == "eeg":
             self._sets[key] = TensorSet(own.x, own.y)
             return self._sets[key]
-        made = AugmentedSet(
+        made = self._augmented(client, own, digest)
+        self._sets[key] = made
+        while len(self._sets) > 1 and sum(s.nbytes for s in self._sets.values()) > SETS_BYTES:
+            self._sets.popitem(last=False)
+        return made
+
+    def _augmented(self, client: int, own: Samples, digest: str) -> AugmentedSet | MixedSet:
+        """The client's samples with what its augmentation adds to them or mixes them with."""
+        chosen = self.config.augmentation
+        shared = self._load_geometry(digest)[0] if digest else None
+        mixing = shared if isinstance(shared, SharedMeans) else None
+        if chosen.kind == "fedmix" and mixing is None:
+            raise FedgeoError(f"client {client}: augmentation=fedmix needs the means that clients share")
+        filled = AugmentedSet(
             own.x,
             own.y,
             settings=Augmentation(
-                kind=chosen.kind,
+                kind=chosen.kind if mixing is None else "none",
                 target=chosen.target,
                 absent=chosen.absent,
-                scale=chosen.scale,
+                scale=chosen.scale if chosen.kind in ("ggeur", "shift") else "sqrt",
                 step2=chosen.step2,
                 per_prototype=chosen.per_prototype,
+                noise=chosen.noise,
             ),
-            geometry=self._load_geometry(digest)[0] if digest else None,
+            geometry=None if isinstance(shared, SharedMeans) else shared,
             classes=len(self.world.classes),
             seed=self.config.seed,
             client=client,
             own=self._own(client, digest) if chosen.step2 and digest else None,
         )
-        self._sets[key] = made
-        while len(self._sets) > 1 and sum(s.nbytes for s in self._sets.values()) > SETS_BYTES:
-            self._sets.popitem(last=False)
-        return made
+        return filled if mixing is None else MixedSet(filled, mixing)
+
+    def objective(self, data: TrainingSet) -> Algorithm:
+        """The method's algorithm; on mixed samples with FedMix's loss."""
+        if not isinstance(data, MixedSet):
+            return self.algorithm
+        return Mixing(self.algorithm, self.config.augmentation.mix, len(self.world.classes))
 
     def _own(self, client: int, digest: str) -> set[int]:
         """The clients of this one's domain, itself among them: their prototypes are not foreign to it."""
@@ -203,23 +333,35 @@ class Node:
         same = np.flatnonzero((domains == domains[client]) & (domains >= 0))
         return {client, *same.tolist()}
 
-    def _load_geometry(self, digest: str) -> tuple[Geometry, np.ndarray]:
-        if self._geometry is None or self._geometry[0] != digest:
+    def _load_geometry(self, digest: str) -> tuple[Shared, np.ndarray]:
+        if self._shared is None or self._shared[0] != digest:
             path = self._geometry_path(digest)
-            if not path.is_file():
-                raise FedgeoError(f"the node lacks the geometry {digest} that the round needs")
-            self._geometry = (digest, *unpack_geometry(load_file(path)))
-        return self._geometry[1:]
+            arrays = load_file(path) if path.is_file() else None
+            if arrays is None or array_digest(arrays) != digest:
+                path.unlink(missing_ok=True)
+                raise Missing(f"the shapes {digest[:12]}")
+            self._shared = (digest, *self._unpack(arrays))
+        return self._shared[1:]
+
+    def _unpack(self, arrays: dict[str, np.ndarray]) -> tuple[Shared, np.ndarray]:
+        """What is augmented with, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
+        domains = field(arrays, "domains", (None,), "integer", "geometry")
+        privacy = self.config.privacy
+        if self.config.augmentation.kind == "fedmix":
+            return SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means"), domains
+        if self.config.augmentation.kind == "fedfa":
+            gaussians = Gaussians.from_arrays(arrays)
+            check_received(gaussians.counts, [0] * len(gaussians.counts), gaussians.prototype_means, privacy)
+            return gaussians, domains
+        whole = Transfer.from_arrays(arrays) if self.config.augmentation.kind == "shift" else None
+        shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
+        check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
+        return shapes if whole is None else whole, domains
 
     def _geometry_path(self, digest: str) -> Path:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise FedgeoError("a geometry's digest must be 64 hexadecimal digits")
         return self.state / f"{digest}.safetensors"
-
-
-def unpack_geometry(arrays: dict[str, np.ndarray]) -> tuple[Geometry, np.ndarray]:
-    """The geometry, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
-    return Geometry.from_arrays(arrays), field(arrays, "domains", (None,), "integer", "geometry")
 
 
 def local_algorithm(config: Config) -> Algorithm:
@@ -231,30 +373,53 @@ def local_algorithm(config: Config) -> Algorithm:
 
 def state_folder(config: Config, run_id: int) -> Path:
     """Where simulated nodes keep geometry and their clients' state: in the run directory where that is known."""
-    if config.run_dir:
-        return Path(config.run_dir) / "state"
+    if where := config.resume or config.run_dir:
+        return Path(where) / "state"
     return Path(tempfile.gettempdir()) / f"fedgeo-{getpass.getuser()}-{run_id}"
+
+
+def build_model(config: Config, algorithm: Algorithm, world: World) -> Model:
+    """A fresh model: the method's own where it brings one, else of the configured kind."""
+    if isinstance(algorithm, Fitted):
+        return algorithm.model(world.inputs["channels"], len(world.classes))
+    return build(config.model, world.inputs, len(world.classes), stiefel=algorithm.keeps_manifold)
 
 
 @functools.lru_cache(maxsize=4)
 def node(config: Config, place: tuple[int, int], state: Path) -> Node:
-    """The node at ``place``, kept for the next message of the same process."""
-    return Node(config, place, state)
+    """The node at ``place``, kept for the next message of the same process.
+
+    place: (partition-id, num-partitions). state: its folder.
+    """
+    over = world(config)
+    return Node(config, over, hosted(len(over), *place, together(config, len(over))), state)
 
 
-def prefixed(weights: Weights, prefix: str) -> Weights:
-    """The tensors with ``prefix`` before each name."""
-    return {prefix + name: value for name, value in weights.items()}
+def hosted(clients: int, place: int, places: int, together: int = 1) -> list[int]:
+    """The clients of node ``place`` of ``places``: neighbours, as evenly as possible.
+
+    together: clients of a chunk, all of which are on one node.
+    """
+    chunks = np.array_split(np.arange(-(-clients // together)), places)[place]
+    return [c for chunk in chunks for c in range(chunk * together, min(clients, (chunk + 1) * together))]
 
 
-def unprefixed(weights: Weights, prefix: str) -> Weights:
-    """The tensors whose names begin with ``prefix``, without it."""
-    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+def together(config: Config, clients: int) -> int:
+    """How many neighbours are trained side by side; 1 for the plain loop, which trains all but linear heads by SGD."""
+    linear = isinstance(config.model, Linear) and not config.model.hidden
+    batched = config.training.loop == "cohort" and linear and config.training.optimiser == "sgd"
+    return chunk_size(clients) if batched else 1
 
 
-def hosted(clients: int, place: int, places: int) -> list[int]:
-    """The clients of node ``place`` of ``places``: neighbours, as evenly as possible."""
-    return [int(c) for c in np.array_split(np.arange(clients), places)[place]]
+def device(config: Config) -> str:
+    """Where linear heads are trained in cohorts: cuda where ``device`` allows it and there is one."""
+    if config.device == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        if config.device == "cuda":
+            raise FedgeoError("device=cuda: there is no CUDA device; choose device=auto or device=cpu")
+        return "cpu"
+    return "cuda"
 
 
 def array_digest(arrays: dict[str, np.ndarray]) -> str:

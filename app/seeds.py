@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-SHUFFLE, INITIAL = 11, 12  # so that one seed gives each task a stream of its own
+SHUFFLE, INITIAL, MIXING, VIRTUAL = 11, 12, 13, 14  # so that one seed gives each task a stream of its own
 
 
 def generator(*key: int) -> torch.Generator:

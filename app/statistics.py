@@ -72,6 +72,19 @@ class ClassStatistics:
         np.fill_diagonal(dense, diagonal)
         return dense
 
+    def only(self, keep: np.ndarray) -> "ClassStatistics":
+        """The rows where ``keep``, bool (m,), holds."""
+        dense = self.ranks == TRIANGLE
+        lengths = self.ranks.clip(min=0)
+        return ClassStatistics(
+            self.classes[keep],
+            self.counts[keep],
+            self.means[keep],
+            self.ranks[keep],
+            self.triangles[keep[dense]],
+            self.factors[np.repeat(keep, lengths)],
+        )
+
     def to_arrays(self, dtype: str = "float64") -> dict[str, np.ndarray]:
         """The fields by name, to be sent; rows of several clients may be joined along axis 0.
 
@@ -114,12 +127,12 @@ class ClassStatistics:
         return cls(classes, counts, means.astype(np.float64, copy=False), ranks, triangles, factors)
 
 
-def gather(x: np.ndarray, y: np.ndarray, minimum: int = 1) -> ClassStatistics:
+def gather(x: np.ndarray, y: np.ndarray, minimum: int = 1, covariances: bool = True) -> ClassStatistics:
     """The statistics of a client's own embeddings (the paper's section 3.1): float64, centred, then squared.
 
     x: (n, p) of any real type. y: integer labels (n,). A class with fewer than ``minimum`` samples is left
-    out. Raises FedgeoError for wrong shapes or types, a label below 0, or a value that is not finite (row and
-    class).
+    out. ``covariances=False``: counts and means alone, each covariance held as a factor of rank 0. Raises FedgeoError
+    for wrong shapes or types, a label below 0, or a value that is not finite (row and class).
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] < 1 or x.dtype.kind not in "fiu":
@@ -137,12 +150,14 @@ def gather(x: np.ndarray, y: np.ndarray, minimum: int = 1) -> ClassStatistics:
     classes, counts = np.unique(y, return_counts=True)
     classes, counts = classes[counts >= minimum].astype(np.int64), counts[counts >= minimum].astype(np.int64)
     p = x.shape[1]
-    packer = _Packer(p, small=2 * counts < p)
+    packer = _Packer(p, small=(2 * counts < p) | (not covariances))
     means = np.empty((len(classes), p))
     for row, (label, count) in enumerate(zip(classes, counts, strict=True)):
         samples = x[y == label].astype(np.float64)
         means[row], centred = _centre(samples)
-        if packer.small[row]:
+        if not covariances:
+            packer.add_factor(np.empty((0, p)))
+        elif packer.small[row]:
             packer.add_factor(centred / np.sqrt(count))
         else:
             packer.next_triangle()[:] = _pack(centred.T @ centred) / count

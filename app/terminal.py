@@ -1,15 +1,19 @@
 """What a person sees in the terminal: a live progress display, and tables."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from app.report import SEEDS_HEAD, over_seeds
+from app.engines.launch import Job
+from app.engines.workers import Outcome
+from app.tables import SIMULATED
+from app.tables import Table as Words
 
 WIDTH = 110  # that a table needs at least
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
@@ -23,10 +27,15 @@ def say(text: str) -> None:
 
 
 class Progress:
-    """One bar a run on a terminal; elsewhere a line now and then."""
+    """Runs under way: on a terminal a bar each, and one for all of them; elsewhere a line now and then.
 
-    def __init__(self) -> None:
+    total: how many runs there are. With more than one, each leaves a line when it has ended.
+    """
+
+    def __init__(self, total: int = 1) -> None:
         self.console = Console()
+        self.total = total
+        self.ended = 0
         self.bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -36,10 +45,9 @@ class Progress:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task: Any = None
-        self.name = self.metric = ""
-        self.rounds = 0
-        self.told = 0.0
+        self.all = self.bars.add_task("runs", total=total, score="") if total > 1 else None
+        self.tasks: dict[Job, Any] = {}
+        self.told = time.monotonic()
 
     def __enter__(self) -> "Progress":
         self.bars.start()
@@ -48,34 +56,83 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def note(self, text: str) -> None:
-        """Say what is going on."""
-        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+    def note(self, text: str, job: Job | None = None) -> None:
+        """Say what is going on; of one run among several only now and then (its log.txt has all of it)."""
+        if job is None or self.total == 1:
+            self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        elif not self.bars.disable:
+            self.bars.update(self.tasks[job], score=text)
+        else:
+            self._now_and_then(f"{_name(job)}: {text}")
 
-    def begin(self, name: str, rounds: int, metric: str) -> None:
+    def _now_and_then(self, text: str) -> None:
+        if time.monotonic() - self.told > LINE_SECONDS:
+            self.told = time.monotonic()
+            self.note(text)
+
+    def begin(self, job: Job) -> None:
         """A run begins."""
-        self.name, self.rounds, self.metric = name, rounds, metric
-        if self.bars.disable:
-            self.note(f"{name}: starting")
-        self.task = self.bars.add_task(name, total=rounds, score="starting")
+        if self.bars.disable and self.total == 1:
+            self.note(f"{_name(job)}: starting")
+        self.tasks[job] = self.bars.add_task(_name(job), total=job.rounds, score="starting")
 
-    def round(self, row: dict[str, Any]) -> None:
+    def round(self, job: Job, row: dict[str, Any]) -> None:
         """A round of the run has been evaluated."""
-        score = f"{self.metric} {row[self.metric]:.4f}"
-        self.bars.update(self.task, completed=row["round"], score=score)
+        metric = job.config.metric.name
+        score = f"{metric} {row[metric]:.4f}"
+        self.bars.update(self.tasks[job], completed=row["round"], score=score)
+        if self.bars.disable:
+            if self.total == 1 and row["round"] == job.rounds:
+                self.told = 0.0
+            self._now_and_then(f"{_name(job)}: round {row['round']}/{job.rounds}  {score}")
+
+    def end(self, outcome: Outcome) -> None:
+        """The run has ended, well or with an error."""
+        self.ended += 1
+        if self.total == 1:
+            if outcome.error is not None:
+                self.bars.update(self.tasks[outcome.job], score="failed")
+                self.note(f"{_name(outcome.job)}: failed: {outcome.error}")
+            return
+        self.bars.remove_task(self.tasks.pop(outcome.job))
+        assert self.all is not None
+        self.bars.update(self.all, completed=self.ended)
+        said = f"failed: {outcome.error}"
+        if outcome.summary is not None:
+            said = f"{outcome.summary['metric']} {outcome.summary['final']:.4f}, {outcome.summary['seconds']:.1f} s"
+        self.note(f"[{self.ended}/{self.total}] {_name(outcome.job)}: {said}")
+
+
+def _name(job: Job) -> str:
+    return job.label or job.config.experiment
+
+
+class Encoding:
+    """How far encoding has come: a bar on a terminal, elsewhere a line now and then. Call it with (done, total)."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+        columns = (TextColumn("encoding"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bars = Bars(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bars.add_task("encoding", total=None)
+        self.told = time.monotonic()
+
+    def __enter__(self) -> "Encoding":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bars.update(self.task, completed=done, total=total)
         now = time.monotonic()
-        if self.bars.disable and (now - self.told > LINE_SECONDS or row["round"] == self.rounds):
+        if self.bars.disable and now - self.told > LINE_SECONDS:
             self.told = now
-            self.note(f"{self.name}: round {row['round']}/{self.rounds}  {score}")
-
-    def end(self, failure: str | None = None) -> None:
-        """The run has ended, well or with ``failure``."""
-        if failure is not None:
-            self.bars.update(self.task, score="failed")
-            self.note(f"{self.name}: {failure}")
+            self.console.print(f"encoded {done} of {total} images", markup=False, highlight=False)
 
 
-def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def show_summaries(named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
     """The runs side by side: one row each."""
     table = Table()
     table.add_column("run", no_wrap=True)
@@ -96,13 +153,24 @@ def show_summaries(named: Sequence[tuple[str, dict[str, Any]]]) -> None:
             f"{summary['bytes_up'] / 1e6:.2f}",
             f"{summary['bytes_down'] / 1e6:.2f}",
         )
-    console = Console(width=max(Console().width, WIDTH))
-    console.print(table)
-    if grouped := over_seeds([(name.split(" "), summary) for name, summary in named]):
-        seeds = Table(title="over seeds: mean ± standard deviation (ddof 1)", title_justify="left")
-        seeds.add_column(SEEDS_HEAD[0], no_wrap=True)
-        for head in SEEDS_HEAD[1:]:
-            seeds.add_column(head, justify="right")
-        for row in grouped:
-            seeds.add_row(*row)
-        console.print(seeds)
+    if any(summary.get("simulated") for _, summary in named):
+        table.caption, table.caption_justify = SIMULATED, "left"
+    _print(table)
+    for name, summary in named:
+        for warning in summary.get("warnings", ()):
+            say(f"warning: {name}: {warning}")
+
+
+def show_tables(tables: Sequence[Words]) -> None:
+    """Tables of a report, as the terminal shows them."""
+    for words in tables:
+        table = Table(title=words.title, title_justify="left", caption="\n".join(words.notes), caption_justify="left")
+        for head, right in zip(words.head, words.right, strict=True):
+            table.add_column(head, justify="right" if right else "left")
+        for row in words.rows:
+            table.add_row(*map(escape, words.words(row)))
+        _print(table)
+
+
+def _print(table: Table) -> None:
+    Console(width=max(Console().width, WIDTH)).print(table)

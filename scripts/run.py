@@ -5,7 +5,7 @@ import argparse
 import os
 import signal
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -13,19 +13,24 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from app import sweep_report  # noqa: E402
 from app.config import CONF  # noqa: E402
-from app.engines.flower import SuperLink  # noqa: E402
-from app.engines.launch import Job, execute, expand, plan  # noqa: E402
+from app.engines.launch import plan  # noqa: E402
+from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
-from app.report import write_sweep  # noqa: E402
-from app.terminal import Progress, say, show_summaries  # noqa: E402
+from app.overview import Overview  # noqa: E402
+from app.runs import OUTDATED, find  # noqa: E402
+from app.terminal import Progress, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
   scripts/run.py                                      the quickstart: GGEUR on handwritten digits
   scripts/run.py engine=inprocess augmentation=none   in this process, without Flower's simulation
   scripts/run.py federation.rounds=50 training.lr=0.05 seed=2 run_dir=runs/mine
-  scripts/run.py -m augmentation=none,repeat,ggeur    one run for each, one after the other, and a table
+  scripts/run.py -m augmentation=none,repeat,ggeur    one run for each, and a table
+  scripts/run.py -m engine=inprocess method=fedavg,scaffold 'seed=range(1,6)' sweep_dir=runs/mine
+                                                      ten runs, as many at once as there are cores; the same command
+                                                      again does only those that are missing
 
 Keys and their meaning are in conf/; `--config` prints what a run would use. Group choices:
 """
@@ -42,12 +47,12 @@ def main(arguments: list[str]) -> int:
 
             print(dump(load(tuple(options.overrides))), end="")
             return 0
-        jobs = plan_all(options.overrides) if options.multirun else [plan(options.overrides)]
+        begin = many(options.overrides, options.also, options.jobs) if options.multirun else one(options.overrides)
     except FedgeoError as error:
         say(f"error: {error}")
         return 2
     try:
-        return run_all(jobs, options.multirun)
+        return begin()
     except FedgeoError as error:
         say(f"error: {error}")
         return 1
@@ -68,54 +73,63 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="hydra overrides, as in conf/")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of comma-separated values")
+    parser.add_argument(
+        *("--jobs", "-j"), type=int, default=cores(), help="runs at once, with engine=inprocess (default: one a core)"
+    )
+    parser.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="'KEY=VALUE ...'",
+        help="with -m, further runs: these overrides, and of the others those with one value",
+    )
     parser.add_argument("--config", action="store_true", help="print the resolved configuration and stop")
     return parser.parse_intermixed_args(arguments)
 
 
-def plan_all(overrides: list[str]) -> list[Job]:
-    """The jobs of a sweep, each in a folder of its own under sweep_dir."""
-    given = [o.split("=", 1)[1] for o in overrides if o.startswith("sweep_dir=")]
-    folder = Path(given[-1] if given else f"runs/{time.strftime('%Y%m%d-%H%M%S')}-sweep").absolute()
-    if any(o.startswith("run_dir=") for o in overrides):
-        raise FedgeoError("run_dir: a sweep has several; give sweep_dir")
-    return [
-        plan(chosen, label or "run", folder / (label or "run").replace(" ", ",").replace("/", "_"))
-        for chosen, label in expand(overrides)
-    ]
+def one(overrides: list[str]) -> Callable[[], int]:
+    """What begins one run, in this process or over a SuperLink of its own, once everything is checked."""
+    job = plan(overrides)
 
-
-def run_all(jobs: list[Job], sweep: bool) -> int:
-    """Run the jobs one after the other over one SuperLink; a failed one does not stop the others."""
-    summaries, failed = [], 0
-    flower = any(job.config.engine == "flower" for job in jobs)
-    with Progress() as progress:
-        superlink = None
-        try:
-            if flower:
-                progress.note("starting Flower's SuperLink")
-                superlink = SuperLink().__enter__()
-            for job in jobs:
-                progress.begin(job.label or job.config.experiment, job.config.federation.rounds, job.config.metric.name)
-                try:
-                    summary = execute(job, superlink if job.config.engine == "flower" else None, progress.round)
-                except Exception as error:
-                    failed += 1
-                    progress.end(f"failed: {error}")
-                else:
-                    summaries.append((job, summary))
-                    progress.end()
-        finally:
-            if superlink is not None:
-                superlink.stop()
-    if summaries:
-        show_summaries([(job.label or job.config.augmentation.kind, summary) for job, summary in summaries])
-    for job in jobs:
+    def begin() -> int:
+        with Progress() as progress:
+            if job.config.engine == "flower":
+                (outcome,) = run_on_superlink([job], progress)
+            else:
+                outcome = run_here(job, None, progress)
+        if outcome.summary is not None:
+            show_summaries([(job.config.augmentation.kind, outcome.summary)])
         say(f"run directory: {job.run_dir}")
-    if sweep and summaries:
-        say(f"report: {write_sweep(jobs[0].run_dir.parent)}")
-    elif summaries:
-        say(f"report: {jobs[0].run_dir / 'report.html'}")
-    return 1 if failed else 0
+        if outcome.summary is not None:
+            say(f"report: {job.run_dir / 'report.html'}")
+        return 1 if outcome.error else 0
+
+    return begin
+
+
+def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], int]:
+    """What begins a sweep, once everything is checked: the runs that its folder lacks, then all of it together."""
+    sweep = plan_sweep(overrides, also)
+
+    def begin() -> int:
+        if sweep.finished:
+            say(f"{len(sweep.finished)} runs are finished already, {len(sweep.jobs)} are left")
+        if sweep.outdated:
+            say(f"{sweep.outdated} runs of another version of the code are done again; theirs are kept in {OUTDATED}/")
+        with Progress(len(sweep.jobs)) as progress:
+            outcomes = run_sweep(sweep, workers, progress)
+        overview = Overview(sweep.folder, find([sweep.folder]))
+        if len(overview.arms) < sum(run.completed for run in overview.runs):
+            show_tables([overview.results(), *([overview.against()] if overview.pairs else [])])
+        elif overview.arms:
+            show_summaries([(arm.label, arm.runs[0].summary) for arm in overview.arms])
+        say(f"runs: {sweep.folder}")
+        say(f"report: {sweep_report.write(sweep.folder)}")
+        if failed := sum(outcome.error is not None for outcome in outcomes):
+            say(f"{failed} of {len(outcomes)} runs failed: the same command tries them again, and those alone")
+        return 1 if failed else 0
+
+    return begin
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

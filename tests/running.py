@@ -16,7 +16,7 @@ def run_in_process(run_dir: Path, *overrides: str, nodes: int = 1) -> dict[str, 
     """The summary of one run with ``overrides`` over ``nodes`` in-process nodes."""
     words = " ".join([*overrides, f"run_dir={run_dir}"])
     grid = InProcessGrid(client_app.app, {"experiment": "quickstart", "overrides": words}, nodes=nodes)
-    return run(grid, load(words), run_dir)
+    return run(grid, load(words), run_dir, overrides=words, state=run_dir / "state")
 
 
 def rounds(run_dir: Path) -> list[dict[str, Any]]:

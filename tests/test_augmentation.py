@@ -380,7 +380,7 @@ def test_a_client_without_samples_still_has_an_epoch() -> None:
     [
         ({"target": 0}, "augmentation.target must be at least 1, not 0"),
         ({"per_prototype": 0}, "augmentation.per_prototype must be at least 1, not 0"),
-        ({"kind": "mixup"}, "augmentation.kind must be one of none, repeat, ggeur, not 'mixup'"),
+        ({"kind": "mixup"}, "augmentation.kind must be one of none, repeat, ggeur, fedfa, shift, not 'mixup'"),
         ({"absent": "zero"}, "augmentation.absent must be one of global_mean, skip"),
         ({"scale": "root"}, "augmentation.scale must be one of sqrt, lambda"),
     ],

@@ -135,11 +135,11 @@ def test_without_steps_the_epochs_count() -> None:
 
 
 def test_weight_decay_leaves_manifold_weights_out() -> None:
-    entries = {"stiefel.w": torch.ones(2, requires_grad=True), "linear.w": torch.ones(2, requires_grad=True)}
+    entries = {"stiefel.0.tangent": torch.ones(2, requires_grad=True), "linear.w": torch.ones(2, requires_grad=True)}
     for name in ("sgd", "adam"):
-        built = optimiser(entries, Head(5, 3), replace(SETTINGS, optimiser=name))
+        built = optimiser(entries, replace(SETTINGS, optimiser=name))
         decay = {id(p): group["weight_decay"] for group in built.param_groups for p in group["params"]}
-        assert decay == {id(entries["stiefel.w"]): 0.0, id(entries["linear.w"]): 0.05}
+        assert decay == {id(entries["stiefel.0.tangent"]): 0.0, id(entries["linear.w"]): 0.05}
 
 
 def test_a_loss_that_is_not_finite_is_told_before_anything_is_sent() -> None:

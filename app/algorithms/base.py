@@ -16,6 +16,7 @@ from torch import Tensor
 from app.models.base import Output, Weights
 
 Forward = Callable[[Weights, Tensor], Output]
+Text = Callable[[Sequence[str]], Tensor]  # sentence templates -> CLIP's text classifier of the run's classes, (C, p)
 
 # The ranges of hyper-parameters: ``mu: NonNegative = 0.01``. ``app.algorithms.load`` checks them.
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -83,9 +84,25 @@ class Algorithm:
 
     Subclasses are frozen dataclasses whose fields are the method's hyper-parameters, named as in its paper.
     ``keeps_manifold``: whether weights named ``stiefel.`` are on the Stiefel manifold after the server's step.
+    ``shares``: whether clients exchange weights at all; else each goes on from its own.
+    ``centralised``: whether one client holds all training samples.
+    ``trains``: whether there are rounds of training; else the initial weights are evaluated, once.
+    ``needs_text``: whether the initial weights come from CLIP's text tower, which the encoder must then have.
+    ``for_model``, ``optimisers``, ``min_classes``: what it is made for; a run that differs is refused by name.
     """
 
     keeps_manifold: ClassVar[bool] = False
+    shares: ClassVar[bool] = True
+    centralised: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+    needs_text: ClassVar[bool] = False
+    for_model: ClassVar[str | None] = None
+    optimisers: ClassVar[tuple[str, ...]] = ("sgd", "adam")
+    min_classes: ClassVar[int] = 2
+
+    def initial(self, weights: Weights, text: Text) -> Weights:
+        """The global weights before the first round. weights: the model's fresh ones. text: for ``needs_text``."""
+        return weights
 
     def client_state(self, weights: Weights) -> Weights:
         """What a client keeps from round to round, before its first. weights: the global ones it starts from."""
@@ -102,6 +119,10 @@ class Algorithm:
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         """After the last step: (what to send up beside the weights, the client's new state)."""
         return {}, {}
+
+    def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
+        """What goes up beside the weights, without what it tells of single classes that must not be told of."""
+        return extra
 
     def server_state(self, weights: Weights) -> Weights:
         """What the server keeps from round to round, before the first."""

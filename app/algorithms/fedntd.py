@@ -8,6 +8,7 @@ beta = 0 is FedAvg. With two classes only one is not true, the divergence is zer
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ class FedNTD(Algorithm):
 
     beta: NonNegative = 1.0
     tau: Positive = 1.0
+
+    min_classes: ClassVar[int] = 3
 
     def loss(self, forward: Forward, weights: Weights, x: Tensor, y: Tensor, local: Local) -> Tensor:
         logits = forward(weights, x).logits

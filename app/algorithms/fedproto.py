@@ -50,6 +50,12 @@ class FedProto(Algorithm):
             total = {name: total[name] + value for name, value in batch.items()} if total else batch
         return {name: value.to(z.dtype) for name, value in total.items()}, {}
 
+    def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
+        kept = {name: value.clone() for name, value in extra.items()}
+        for value in kept.values():
+            value[list(classes)] = 0
+        return kept
+
     def shared(self, state: Weights) -> Weights:
         return state
 

@@ -14,6 +14,7 @@ class ProjAvg(Algorithm):
     """The mean of the clients' matrices, put back on the Stiefel manifold by its polar factor."""
 
     keeps_manifold: ClassVar[bool] = True
+    for_model: ClassVar[str | None] = "spdnet"
 
     def aggregate(
         self, weights: Weights, state: Weights, updates: Sequence[Update], clients: int

@@ -14,6 +14,7 @@ class RLAvg(Algorithm):
     """Lift the clients' matrices to the tangent space at the previous global W_t, average, and retract."""
 
     keeps_manifold: ClassVar[bool] = True
+    for_model: ClassVar[str | None] = "spdnet"
 
     def aggregate(
         self, weights: Weights, state: Weights, updates: Sequence[Update], clients: int

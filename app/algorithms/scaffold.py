@@ -15,6 +15,7 @@ Derived for local SGD: an adaptive local optimiser has no such a.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -27,6 +28,8 @@ class Scaffold(Algorithm):
     """server_lr: the global step size (1 in the paper's experiments). Server and clients keep c and c_k."""
 
     server_lr: Positive = 0.25
+
+    optimisers: ClassVar[tuple[str, ...]] = ("sgd",)
 
     def client_state(self, weights: Weights) -> Weights:
         return {name: torch.zeros_like(w) for name, w in weights.items()}

@@ -102,6 +102,10 @@ class HubImages:
     def digest(self, index: int) -> str:
         return hashlib.sha256(self._bytes(index)).hexdigest()
 
+    def stamp(self, index: int) -> str:
+        """What changes with the files that the table was read from (their names, sizes, times), without reading it."""
+        return f"{self.origin}|{self.table._fingerprint}|{index}"
+
 
 def hub_folder(repository: str, folder: Path, cached: bool, download: bool) -> Path | None:
     """Where the parquet files of a Hugging Face data set lie; None if nowhere.

@@ -12,6 +12,7 @@ from app.data.source import TEST, TRAIN, VAL
 from app.errors import FedgeoError
 
 UNIT = "microvolt"
+RECORDINGS = (".edf", ".bdf", ".gdf", ".fif", ".vhdr", ".set")  # what a recording's file may end with
 
 
 @dataclass(frozen=True)

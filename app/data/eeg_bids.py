@@ -10,10 +10,10 @@ from pathlib import Path
 
 import mne
 
-from app.data.eeg import Trials
+from app.data.eeg import RECORDINGS, Trials
 from app.data.eeg_folder import select_subjects
 from app.data.eeg_processing import Processing, trials_of_subjects
-from app.data.eeg_recording import SUFFIXES, Recording, eeg_channels, refuse_truncated, unreadable
+from app.data.eeg_recording import Recording, eeg_channels, refuse_truncated, unreadable
 from app.errors import FedgeoError
 
 
@@ -59,7 +59,7 @@ def eeg_bids(
             tasks=task,
             datatypes="eeg",
             suffixes="eeg",
-            extensions=list(SUFFIXES),
+            extensions=list(RECORDINGS),
         )
         found = [item for item in found if runs is None or (item.run is not None and int(item.run) in runs)]
         if not found:

@@ -8,9 +8,9 @@ from functools import partial
 from glob import escape
 from pathlib import Path
 
-from app.data.eeg import Trials
+from app.data.eeg import RECORDINGS, Trials
 from app.data.eeg_processing import Processing, trials_of_subjects
-from app.data.eeg_recording import SUFFIXES, Recording, read_recording
+from app.data.eeg_recording import Recording, read_recording
 from app.errors import FedgeoError
 
 # PhysioNet's EEG Motor Movement/Imagery: S007R04.edf is run 4 of subject 7. T1 and T2 mean left and right
@@ -57,7 +57,7 @@ def eeg_folder(
     Raises FedgeoError naming the subject, file and channel of what cannot be used, and what to do.
     """
     root = Path(path).expanduser()
-    files = _find_files(root)
+    files = find_files(root)
     labels = None if labels_csv is None else _read_labels(Path(labels_csv).expanduser(), root, files)
     if labels is not None:
         files = [file for file in files if file in labels]
@@ -67,7 +67,7 @@ def eeg_folder(
             raise FedgeoError("data.labels_csv needs data.windows=[length,step] in seconds to cut the recordings by")
     elif windows is not None:
         raise FedgeoError("data.windows is for labelled recordings: give data.labels_csv as well, or set data.window")
-    named = [(_name_parts(file.relative_to(root), root, subject_pattern), file) for file in files]
+    named = [(name_parts(file.relative_to(root), root, subject_pattern), file) for file in files]
     items = [(subject, run, file) for (subject, run), file in named if runs is None or _run_of(run, file) in runs]
     known = [subject for (subject, _), _ in named]
     chosen = select_subjects(items, known, subjects, where=f"data.path={root}, runs {runs or 'all'}")
@@ -135,24 +135,24 @@ def companions(file: Path) -> tuple[Path, ...]:
     return (file, *sorted(other for other in file.parent.glob(f"{escape(file.stem)}.*") if other != file))
 
 
-def _find_files(root: Path) -> list[Path]:
+def find_files(root: Path) -> list[Path]:
     if not root.is_dir():
         raise FedgeoError(f"data.path={root} is not a folder")
     files = [
         Path(folder, name)
         for folder, _, names in os.walk(root, followlinks=True)
         for name in names
-        if name.lower().endswith(SUFFIXES)
+        if name.lower().endswith(RECORDINGS)
         and not name.startswith(".")
         and not _NOT_A_RECORDING.search(name)
         and not (_LATER_PART.search(name) and _LATER_PART.sub(".fif", name) in names)
     ]
     if not files:
-        raise FedgeoError(f"data.path={root} holds no recording ({', '.join(SUFFIXES)})")
+        raise FedgeoError(f"data.path={root} holds no recording ({', '.join(RECORDINGS)})")
     return sorted(files)
 
 
-def _name_parts(relative: Path, root: Path, pattern: str | None) -> tuple[str, int | None]:
+def name_parts(relative: Path, root: Path, pattern: str | None) -> tuple[str, int | None]:
     """Subject and run of a file, from its path below the data folder."""
     text = relative.as_posix()
     if pattern is not None:

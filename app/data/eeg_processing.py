@@ -239,23 +239,36 @@ def _refuse_flat(epochs: mne.Epochs, recording: Recording) -> None:
             )
 
 
-def _check_unit(raw: mne.io.BaseRaw, recording: Recording, microvolts: float) -> list[str]:
-    """Refuse a recording whose size can only be another unit's; note one that is merely unusual.
+def typical_spread(raw: mne.io.BaseRaw, microvolts: float) -> float:
+    """The size of a recording, in microvolt: the median over channels of their median deviation within a second.
 
-    The size is the median over channels of the median standard deviation within a second, before any filter,
-    so that slow drifts and the choice of band do not matter.
+    It is measured before any filter, and by the second, so that slow drifts and the choice of band do not matter.
     """
     length = min(round(raw.info["sfreq"]), raw.n_times)
     count = raw.n_times // length
     spread = raw.get_data(stop=count * length).reshape(len(raw.ch_names), count, length).std(axis=2) * microvolts
     moving = np.where(spread > 0, spread, np.nan)
-    typical = float(np.nanmedian(np.nanmedian(moving, axis=1)))
-    factor = 10.0 ** (3 * round(np.log10(TYPICAL_STD / typical) / 3))
-    if factor != 1:
-        raise recording.fault(
-            f"a channel's standard deviation is {typical:.3g} microvolt, expected 1 to 100, so the unit is "
-            f"wrong: multiply data.scale by {factor:g}, or correct the unit in its header"
-        )
+    return float(np.nanmedian(np.nanmedian(moving, axis=1)))
+
+
+def unit_factor(spread: float) -> float:
+    """The power of 1000 that brings a recording's size to that of scalp EEG; 1 where its unit can be right."""
+    return float(10.0 ** (3 * round(np.log10(TYPICAL_STD / spread) / 3)))
+
+
+def wrong_unit(spread: float) -> str:
+    """What to say of a recording whose size can only be another unit's."""
+    return (
+        f"a channel's standard deviation is {spread:.3g} microvolt, expected 1 to 100, so the unit is "
+        f"wrong: multiply data.scale by {unit_factor(spread):g}, or correct the unit in its header"
+    )
+
+
+def _check_unit(raw: mne.io.BaseRaw, recording: Recording, microvolts: float) -> list[str]:
+    """Refuse a recording whose size can only be another unit's; note one that is merely unusual."""
+    typical = typical_spread(raw, microvolts)
+    if unit_factor(typical) != 1:
+        raise recording.fault(wrong_unit(typical))
     if not 1 <= typical <= 100:
         return [f"unusual size: a channel's standard deviation is {typical:.3g} microvolt"]
     return []

@@ -14,8 +14,6 @@ from app.errors import FedgeoError
 
 mne.set_log_level("ERROR")
 
-SUFFIXES = (".edf", ".bdf", ".gdf", ".fif", ".vhdr", ".set")
-
 # The older names of four temporal and parietal electrodes.
 _RENAMED = {"t3": "T7", "t4": "T8", "t5": "P7", "t6": "P8"}
 _REFERENCE = re.compile(r"[\s_-]+(ref|le|avg?|ar|car|a1|a2|m1|m2)$", re.IGNORECASE)

@@ -22,6 +22,7 @@ from app.data.imagesets import IMAGE_SETS
 from app.data.partition import Partition, Split
 from app.data.source import Source
 from app.data.world import Samples
+from app.domain_shift import check_shift
 from app.errors import FedgeoError
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Pool:
 
     def facts(self, client: int) -> dict[str, Any]:
         """What all clients must have alike. The client's images are encoded by the way: it is its first message."""
-        said = {
+        said: dict[str, Any] = {
             "dimension": int(self.train(client).x.shape[1]),
             "normalisation": self.config.encoder.normalise,
         }
@@ -162,13 +163,15 @@ def pool(config: Config) -> Pool:
 
 def _checked(made: Pool) -> Pool:
     """Refuse, before anything is encoded, what cannot be done with this partition."""
-    if made.config.augmentation.kind != "none" and made.config.augmentation.step2:
+    if made.config.augmentation.kind not in ("none", "fedmix") and made.config.augmentation.step2:
         check_domains(made.partition.domains)
+    if made.config.augmentation.kind == "shift":
+        check_shift(made.partition.domains)
     return made
 
 
 def load_source(data: ImageData, federation: Federation) -> Source:
-    """The data set that ``data`` describes, whole. ``federation.beta`` says which published split of Office-Home-LDS."""
+    """The data set that ``data`` describes, whole; ``federation.beta`` names the published split of Office-Home-LDS."""
     if data.name not in LOADERS:
         raise FedgeoError(f"data.name={data.name}: must be one of {', '.join(LOADERS)}")
     loader = LOADERS[data.name]
@@ -206,7 +209,10 @@ def encoder(config: Config) -> encoders.Encoder:
 
 @functools.lru_cache(maxsize=2)
 def _encoder(chosen: Encoder, device: str) -> encoders.Encoder:
-    return encoders.build(chosen.name, device=device, **chosen.settings)
+    made = encoders.build(chosen.name, device=device, **chosen.settings)
+    mark = made.fingerprint[:12]
+    log.info("encoder %s: %d dimensions, %s, fingerprint %s", made.name, made.dimension, made.precision, mark)
+    return made
 
 
 def cache_dir(config: Config) -> Path:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from app import covariances
+from app import algorithms, covariances
+from app.algorithms.fitted import Fitted
 from app.config import Config, EegData
 from app.data.eeg import Trials, check_agreement, leave_subjects_out, split_subject
 from app.data.pool import cache_dir
@@ -108,11 +108,17 @@ class Subjects:
             trials = self.trials[subject]
             where = f"subject {trials.subject}"
             covariances.check_trials(trials.trials, trials.channels, where)
-            if self.config.model.kind == "eegnet":
+            if self._reads_trials:
                 self._inputs[subject] = covariances.zscore(trials.trials)
             else:
                 self._inputs[subject] = self._covariances(subject, trials)
         return self._inputs[subject]
+
+    @property
+    def _reads_trials(self) -> bool:
+        """Whether the model reads trials; else it reads covariances, as all models of fitted methods do."""
+        fitted = issubclass(algorithms.resolve(self.config.method.target), Fitted)
+        return self.config.model.kind == "eegnet" and not fitted
 
     def _covariances(self, subject: int, trials: Trials) -> np.ndarray:
         """The subject's covariances, recentred without labels where the configuration says so.
@@ -230,11 +236,6 @@ def read(config: Config, data: EegData) -> list[Trials]:
         cache=cache,
         **common,
     )
-
-
-def clamped_fraction(model: Any, x: np.ndarray) -> float:
-    """The share of an SPDnet's first-block eigenvalues at or below epsilon on covariances x (n, c, c)."""
-    return float(model.clamped_fraction(torch.from_numpy(x)))
 
 
 def _numbers(wanted: list[int | str] | None) -> list[int] | None:

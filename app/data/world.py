@@ -1,11 +1,13 @@
 """What a run is over: the sites of all clients, and what is held out. Images and EEG look alike from here."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from app.algorithms import resolve
 from app.config import Config
 
 
@@ -68,7 +70,15 @@ class World(Protocol):
 
 
 def world(config: Config) -> World:
-    """The world that ``config.data`` describes. Raises FedgeoError for what cannot be had."""
+    """The world that ``config.data`` describes, gathered at one client where the method asks for it.
+
+    Raises FedgeoError for what cannot be had.
+    """
+    found = _world(config)
+    return _gathered(found) if getattr(resolve(config.method.target), "centralised", False) else found
+
+
+def _world(config: Config) -> World:
     if config.data.family == "eeg":
         from app.data.subjects import subjects
 
@@ -76,3 +86,10 @@ def world(config: Config) -> World:
     from app.data.pool import pool
 
     return pool(config)
+
+
+@functools.lru_cache(maxsize=4)
+def _gathered(inner: World) -> World:
+    from app.data.gathered import Gathered
+
+    return Gathered(inner)

@@ -1,16 +1,22 @@
 """CohortGrid: the server sees one logical client each, whatever node hosts it."""
 
+import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from app import messages as records
-from app.errors import FedgeoError
+from app.errors import MISSING, FedgeoError
 from app.node import hosted
+
+log = logging.getLogger(__name__)
+Check = Callable[[Message, RecordDict], None]
+"""Raises FedgeoError, which names the client, where its part is no answer to what it was asked."""
+PLACE_SECONDS = 120.0  # for a site to say who it is, before it is asked again
 
 
 @dataclass
@@ -21,6 +27,7 @@ class Traffic:
     bytes_down: int = 0
     failures: dict[int, str] = field(default_factory=dict)
     losses: list[tuple[float, float]] = field(default_factory=list)  # (examples, train loss) of each client
+    took_part: set[int] = field(default_factory=set)  # clients that trained, or answered a fitted method
     clamped: list[float] = field(default_factory=list)  # SPDnet's clamped fraction of each client, where told
 
     @property
@@ -30,8 +37,8 @@ class Traffic:
 
     @property
     def trained(self) -> int:
-        """How many clients' training replies there were."""
-        return len(self.losses)
+        """How many clients took part in what gave the model."""
+        return len(self.took_part)
 
     @property
     def train_loss(self) -> float | None:
@@ -51,12 +58,15 @@ class CohortGrid(Grid):
     def __init__(self, inner: Grid) -> None:
         self.inner = inner
         self.host: dict[int, int] = {}  # client -> node
+        self.names: dict[int, str] = {}  # client -> site, in a deployment
+        self.agreed: records.Agreed | None = None  # what every message of a deployment says
         self.peak_memory_mb = 0.0  # of the largest process that answered
+        self.check: Check | None = None  # of one client's reply, given what it was asked
         self._selected: list[int] = []
         self._traffic = Traffic()
 
-    def discover(self, clients: int, deadline: float) -> None:
-        """Wait for all nodes of a simulation and learn which clients each of them hosts.
+    def discover(self, clients: int, deadline: float, together: int = 1) -> None:
+        """Wait for all nodes of a simulation and learn which clients each of them hosts, ``together`` to a chunk.
 
         Nodes register late: the first one says how many there are, then that many are waited for.
         Raises FedgeoError when ``deadline`` seconds have passed.
@@ -66,7 +76,7 @@ class CohortGrid(Grid):
         ((_, places),) = self._places(first, end).values()
         nodes = self._wait(places, end)
         for node, (place, _) in self._places(nodes, end).items():
-            self.host.update(dict.fromkeys(hosted(clients, place, places), node))
+            self.host.update(dict.fromkeys(hosted(clients, place, places, together), node))
         if len(self.host) != clients:
             raise FedgeoError(f"{len(nodes)} nodes answered, but they host {len(self.host)} of {clients} clients")
         self.select()
@@ -90,6 +100,58 @@ class CohortGrid(Grid):
         if len(replies) < len(nodes):
             raise FedgeoError(f"{len(replies)} of {len(nodes)} nodes answered within federation.deadline")
         return {reply.metadata.src_node_id: records.read_place(reply.content) for reply in replies}
+
+    def gather(self, agreed: records.Agreed, least: int, deadline: float) -> None:
+        """Wait for at least ``least`` sites of a deployment, and number all that are there in the order of their names.
+
+        A site that refuses is left out. Raises FedgeoError, with the sites' reasons, when too few said who they are
+        within ``deadline`` seconds.
+        """
+        end = time.monotonic() + deadline
+        names: dict[int, str] = {}
+        refused: dict[int, str] = {}
+        while True:
+            new = [node for node in sorted(self.inner.get_node_ids()) if node not in names.keys() | refused.keys()]
+            if not new and len(names) >= least:
+                break
+            if (left := end - time.monotonic()) <= 0:
+                break
+            if not new:
+                time.sleep(0.2)
+                continue
+            requests = [records.site_request(node, agreed) for node in new]
+            for reply in self.inner.send_and_receive(requests, timeout=min(left, PLACE_SECONDS)):
+                node = reply.metadata.src_node_id
+                try:
+                    if reply.has_error():
+                        raise FedgeoError(reply.error.reason or "it failed")
+                    names[node] = records.read_site(reply.content)
+                except FedgeoError as error:
+                    log.warning("a node is left out: %s", error)
+                    refused[node] = str(error)
+        if len(names) < least:
+            reasons = "".join(f"; a node was left out: {reason}" for reason in refused.values())
+            raise FedgeoError(
+                f"{len(names)} of federation.min_nodes={least} sites were there within "
+                f"federation.deadline={deadline:g} seconds{reasons}"
+            )
+        if twice := sorted({name for name in names.values() if list(names.values()).count(name) > 1}):
+            raise FedgeoError(f"two nodes call themselves {twice[0]}: give each site a name of its own")
+        for client, node in enumerate(sorted(names, key=lambda node: names[node])):
+            self.host[client], self.names[client] = node, names[node]
+        self.agreed = agreed
+        log.info("sites: %s", ", ".join(f"{client} {name}" for client, name in self.names.items()))
+        self.select()
+
+    def agree(self, classes: Iterable[str], clients: Iterable[int]) -> None:
+        """From now on every message tells the classes, and only these clients of a deployment take part."""
+        assert self.agreed is not None
+        self.agreed = replace(self.agreed, classes=tuple(classes))
+        self.keep(clients)
+
+    def keep(self, clients: Iterable[int]) -> None:
+        """Only these clients take part from now on."""
+        self.host = {client: self.host[client] for client in clients}
 
     @property
     def clients(self) -> list[int]:
@@ -121,10 +183,15 @@ class CohortGrid(Grid):
                 self._traffic.bytes_up += records.payload_bytes(parts[client])
                 self._traffic.losses += records.read_loss(parts[client])
                 self._traffic.clamped += records.read_clamped(parts[client])
+                if request.metadata.message_type in (records.TRAIN, records.SUMS, records.STATISTICS):
+                    self._traffic.took_part.add(client)
                 replies.append(Message(parts[client], reply_to=request))
             else:
-                self._traffic.failures[client] = errors.get(client, "no answer")
-                replies.append(records.error_reply(request, self._traffic.failures[client]))
+                reason = errors.get(client, "no answer")
+                if not reason.startswith(MISSING):  # it is asked again
+                    self._traffic.failures[client] = reason
+                    log.warning("client %s, %s: %s", client, request.metadata.message_type, reason)
+                replies.append(records.error_reply(request, reason))
         return replies
 
     def _exchange(
@@ -134,19 +201,41 @@ class CohortGrid(Grid):
         groups: dict[tuple[int, int], list[int]] = {}
         for client in sorted(requests):
             groups.setdefault((self.host[client], id(requests[client].content)), []).append(client)
-        sent = [records.cohort_message(requests[group[0]], node, group) for (node, _), group in groups.items()]
+        sent = [
+            records.cohort_message(requests[group[0]], node, group, self.agreed)
+            for (node, _), group in groups.items()
+        ]
         parts: dict[int, RecordDict] = {}
         errors: dict[int, str] = {}
         for reply in self.inner.send_and_receive(sent, timeout=timeout):
-            if reply.has_error():  # a node that died answers under another id: its clients stay without answer
-                lost = [c for c in requests if self.host[c] == reply.metadata.src_node_id]
-                errors.update(dict.fromkeys(lost, reply.error.reason or "the node failed"))
+            # a node that died answers under another id: its clients stay without answer
+            own = [c for c in requests if self.host[c] == reply.metadata.src_node_id]
+            if reply.has_error():
+                errors.update(dict.fromkeys(own, reply.error.reason or "the node failed"))
                 continue
-            peak, answered, failed = records.split(reply.content)
+            try:
+                peak, answered, failed = records.split(reply.content)
+            except FedgeoError as error:
+                errors.update(dict.fromkeys(own, str(error)))
+                continue
             self.peak_memory_mb = max(self.peak_memory_mb, peak)
-            parts.update({client: part for client, part in answered.items() if client in requests})
-            errors.update(failed)
+            errors.update({client: reason for client, reason in failed.items() if client in own})
+            for client in own:  # what a node says of clients that are not its own, or were not asked, does not count
+                if client in answered:
+                    self._judge(requests[client], answered[client], parts, errors)
         return parts, errors
+
+    def _judge(
+        self, request: Message, part: RecordDict, parts: dict[int, RecordDict], errors: dict[int, str]
+    ) -> None:
+        """Put one client's part among the good ones, or its fault among the errors."""
+        client = request.metadata.dst_node_id
+        try:
+            if self.check is not None:
+                self.check(request, part)
+            parts[client] = part
+        except FedgeoError as error:
+            errors[client] = str(error)
 
     # --- what the inner grid does as it is ---
 

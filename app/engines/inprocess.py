@@ -1,6 +1,7 @@
 """The in-process engine: the same ServerApp and ClientApp in this one process, for tests, notebooks and sweeps."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
@@ -15,18 +16,27 @@ App = Callable[[Message, Context], Message]
 class InProcessGrid(Grid):
     """Nodes that are function calls: each message runs ``client_app(message, context)`` at once, in order."""
 
-    def __init__(self, client_app: App, run_config: dict[str, str], nodes: int = 1) -> None:
+    def __init__(
+        self,
+        client_app: App,
+        run_config: dict[str, str],
+        nodes: int = 1,
+        sites: Sequence[Mapping[str, str]] | None = None,
+    ) -> None:
+        """``nodes`` of a simulation, or the ``sites`` of a deployment by their node-configs."""
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0  # Message asks for them
         self.client_app = client_app
+        places = [{"partition-id": place, "num-partitions": nodes} for place in range(nodes)]
+        node_configs: list[dict[str, Any]] = places if sites is None else [dict(site) for site in sites]
         self.contexts = {
-            1000 + place: Context(
+            1000 + index: Context(
                 run_id=1,
-                node_id=1000 + place,
-                node_config={"partition-id": place, "num-partitions": nodes},
+                node_id=1000 + index,
+                node_config=node_config,
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for place in range(nodes)
+            for index, node_config in enumerate(node_configs)
         }
 
     def get_node_ids(self) -> Iterable[int]:

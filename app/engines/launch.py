@@ -5,29 +5,33 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from app import strategies
+from app import strategies, tracking
 from app.config import Config, load
 from app.data.world import world
-from app.engines.flower import SuperLink
+from app.engines.flower import simulated
 from app.engines.inprocess import InProcessGrid
+from app.engines.link import Link
 from app.errors import FedgeoError
-from app.node import state_folder
+from app.logs import told
+from app.node import state_folder, together
 from app.results import check_new, default_run_dir
+from app.resume import Origin, check_resume, lock, rewind
 from app.server import run
 
 PATHS = ("data.path", "federation.partition_file", "cache_dir", "encoder.checkpoint")
+ELSEWHERE = ("run_dir=", "sweep_dir=", "resume=")  # where a run is kept: told anew when it is resumed
 POLL_SECONDS, STATUS_SECONDS = 0.2, 4.0
 OnRound = Callable[[dict[str, Any]], None]
+OnNote = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Job:
     config: Config
     run_dir: Path
     label: str
+    rounds: int
 
     @property
     def text(self) -> str:
@@ -45,40 +50,94 @@ class Job:
         return shlex.join([*self.overrides, f"run_dir={_quote(self.run_dir)}"])
 
 
-def expand(overrides: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
-    """All combinations of hydra's sweep syntax: (overrides, label) for each; the label names what varies."""
+def expand(overrides: Sequence[str], also: Sequence[str] = ()) -> list[tuple[tuple[str, ...], str]]:
+    """All combinations of hydra's sweep syntax: (overrides, label) for each; the label names what varies.
+
+    also: further combinations, each a shell-quoted string of overrides that go with, or replace, those of
+    ``overrides`` that have one value.
+    """
+    choices = _choices(overrides)
+    varied = [key for key, options in choices.items() if len(options) > 1]
+    found = [_combined(choices, varied, values) for values in itertools.product(*choices.values())]
+    for words in also:
+        own = _choices(shlex.split(words))
+        common = {key: options for key, options in choices.items() if len(options) == 1 and key not in own}
+        found += [_combined(common | own, list(own), v) for v in itertools.product(*(common | own).values())]
+    return found
+
+
+def _choices(overrides: Sequence[str]) -> dict[str, list[str]]:
+    """The overrides that each key takes, one after the other; of a key that is given twice the last counts."""
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
         raise FedgeoError(" ".join(str(error).split())) from None
-    choices: list[list[str]] = []
+    choices = {}
     for override in parsed:
+        key = override.get_key_element()
+        choices[key] = [str(override.input_line)]
         if override.is_sweep_override():
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([str(override.input_line)])
-    varied = [i for i, options in enumerate(choices) if len(options) > 1]
-    return [(chosen, " ".join(chosen[i] for i in varied)) for chosen in itertools.product(*choices)]
+            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return choices
+
+
+def _combined(choices: dict[str, list[str]], named: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """One combination and its label."""
+    chosen = dict(zip(choices, values, strict=True))
+    return tuple(chosen.values()), " ".join(chosen[key] for key in named)
 
 
 def plan(overrides: Sequence[str], label: str = "", run_dir: Path | None = None) -> Job:
     """Check everything that can be checked before a process starts. Raises FedgeoError with one line."""
+    job = prepare(overrides, label, run_dir)
+    if job.config.resume is None:
+        check_new(job.run_dir)
+    else:
+        check_resume(job.run_dir, job.config)
+    return replace(job, rounds=check(job.config))
+
+
+def prepare(overrides: Sequence[str], label: str = "", run_dir: Path | None = None) -> Job:
+    """The job of these overrides: its configuration is checked, not yet whether it can be run."""
     config = load(tuple(overrides))
+    if config.resume is not None:
+        return _resumed(Path(config.resume).expanduser().absolute(), overrides)
     absolute = [_absolute(key, config) for key in PATHS]
     words = tuple(o for o in overrides if not o.startswith("run_dir=")) + tuple(a for a in absolute if a)
     where = run_dir or (Path(config.run_dir) if config.run_dir else default_run_dir(config))
-    check_new(where.absolute())
+    return Job(words, load(words), where.absolute(), label, config.federation.rounds)
+
+
+def _resumed(run_dir: Path, overrides: Sequence[str]) -> Job:
+    """The job that goes on with the run in ``run_dir``: its own overrides, then those given with ``resume``."""
+    origin = Origin.load(run_dir)
+    words = [word for word in (*shlex.split(origin.overrides), *overrides) if not word.startswith(ELSEWHERE)]
+    if not any(word.startswith("experiment=") for word in words):
+        words.insert(0, f"experiment={origin.experiment}")
+    words.append(f"resume={_quote(run_dir)}")
+    config = load((*words, f"run_dir={_quote(run_dir)}"))
+    return Job(tuple(words), config, run_dir, "", config.federation.rounds)
+
+
+def check(config: Config) -> int:
+    """Refuse what does not go together or cannot be had; returns the number of rounds."""
+    strategies.check(config)
+    tracking.check(config)
+    if config.engine == "deployment":  # what the sites hold, they say themselves
+        return config.federation.rounds
     planned = world(config)
-    strategies.build(config, len(planned), central=planned.central)
-    return Job(words, load(words), where.absolute(), label)
+    return strategies.build(config, planned).rounds
 
 
-def execute(job: Job, superlink: SuperLink | None, on_round: OnRound) -> dict[str, Any]:
-    """Run one job to its end and return its summary. Raises FedgeoError with the reason where it failed."""
+def execute(job: Job, superlink: Link | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
+    """Run one job to its end and return its summary. Raises FedgeoError with the reason where it failed.
+
+    on_round gets every line of rounds.jsonl, on_note every line of log.txt.
+    """
     if superlink is None:
-        return run_in_process(job, on_round)
-    return run_on_flower(job, superlink, on_round)
+        with told(on_note):
+            return run_in_process(job, on_round)
+    return run_on_flower(job, superlink, on_round, on_note)
 
 
 def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
@@ -88,20 +147,19 @@ def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     config = load((*job.overrides, f"run_dir={_quote(job.run_dir)}"))
     grid = InProcessGrid(client_app.app, {"experiment": config.experiment, "overrides": job.text})
-    try:
-        return run(grid, config, job.run_dir, on_round=on_round)
-    finally:
-        shutil.rmtree(state_folder(config, 1), ignore_errors=True)
+    return run(grid, config, job.run_dir, on_round, overrides=job.text, state=state_folder(config, 1))
 
 
-def run_on_flower(job: Job, superlink: SuperLink, on_round: OnRound) -> dict[str, Any]:
+def run_on_flower(job: Job, superlink: Link, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
     """Submit the job, follow its run directory, and trust nothing but its summary and the SuperLink's status."""
-    run_id = superlink.submit(job.config.experiment, job.text, nodes(job.config))
-    lines = 0
+    lines, notes = _begun(job)
+    options = () if job.config.engine == "deployment" else simulated(nodes(job.config))
+    run_id = superlink.submit(job.config.experiment, job.text, *options)
     asked = time.monotonic()
     while True:
         time.sleep(POLL_SECONDS)
-        lines = _follow(job.run_dir / "rounds.jsonl", lines, on_round)
+        notes = _follow(job.run_dir / "log.txt", notes, on_note)
+        lines = _follow(job.run_dir / "rounds.jsonl", lines, lambda line: on_round(json.loads(line)))
         ended = (job.run_dir / "summary.json").exists()
         if ended or time.monotonic() - asked > STATUS_SECONDS:
             asked = time.monotonic()
@@ -110,7 +168,7 @@ def run_on_flower(job: Job, superlink: SuperLink, on_round: OnRound) -> dict[str
                 break
         if not superlink.alive():
             raise FedgeoError(f"the SuperLink died: {superlink.log_tail()}")
-    _follow(job.run_dir / "rounds.jsonl", lines, on_round)
+    _follow(job.run_dir / "rounds.jsonl", lines, lambda line: on_round(json.loads(line)))
     path = job.run_dir / "summary.json"
     summary = json.loads(path.read_text()) if path.exists() else None
     if summary is not None and summary["status"] != "completed":
@@ -121,21 +179,36 @@ def run_on_flower(job: Job, superlink: SuperLink, on_round: OnRound) -> dict[str
 
 
 def nodes(config: Config) -> int:
-    """How many simulated nodes host the clients: one a core, or as ``federation.clients_per_node`` says."""
+    """How many simulated nodes host the clients: one a core, or as ``federation.clients_per_node`` says.
+
+    Clients that are trained side by side are on one node, whatever is asked for.
+    """
     clients = len(world(config))
+    chunk = together(config, clients)
+    chunks = -(-clients // chunk)
     each = config.federation.clients_per_node
     if each == "auto":
-        return min(clients, os.cpu_count() or 1)
-    return -(-clients // each)
+        return min(chunks, os.cpu_count() or 1)
+    return -(-chunks // max(1, each // chunk))
 
 
-def _follow(path: Path, seen: int, on_round: OnRound) -> int:
-    """Report whole lines that were not seen yet; returns how many there are now."""
+def _begun(job: Job) -> tuple[int, int]:
+    """The lines of rounds.jsonl and log.txt that a resumed run has already, its directory being taken back to them."""
+    if job.config.resume is None:
+        return 0, 0
+    with lock(job.run_dir):
+        checkpoint = check_resume(job.run_dir, job.config)
+        rows = rewind(job.run_dir, 0 if checkpoint is None else checkpoint.round)
+    return len(rows), _follow(job.run_dir / "log.txt", 0, lambda line: None)
+
+
+def _follow(path: Path, seen: int, tell: OnNote) -> int:
+    """Tell whole lines that were not seen yet; returns how many there are now."""
     if not path.exists():
         return seen
     lines = path.read_text().split("\n")[:-1]
     for line in lines[seen:]:
-        on_round(json.loads(line))
+        tell(line)
     return len(lines)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.models.adapter import Adapter
 from app.models.base import Model
 from app.models.eegnet import EEGNet
 from app.models.head import Head
@@ -20,4 +21,6 @@ def build(settings: Any, inputs: Mapping[str, Any], classes: int, *, stiefel: bo
         )
     if settings.kind == "eegnet":
         return EEGNet(inputs["channels"], inputs["samples"], classes, inputs["rate"], dropout=settings.dropout)
+    if settings.kind == "clip_adapter":
+        return Adapter(inputs["dimension"], classes)
     return Head(inputs["dimension"], classes, settings.hidden)

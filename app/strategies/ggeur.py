@@ -1,104 +1,56 @@
 """GGEUR: statistics up, geometric shapes down, then the rounds of any base strategy."""
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
 
-from app import messages
 from app.augmentation import check_domains
-from app.config import Augmentation, Federation
 from app.engines.cohort import CohortGrid
 from app.geometry import Geometry, geometry
 from app.likeness import Likeness, between_domains
-from app.node import array_digest
 from app.statistics import ClassStatistics, merge
-from app.strategies.phased import Hello, Phased
-from app.strategies.rate import Rate
+from app.strategies.greeting import Hello
+from app.strategies.sharing import Sharing
 
 
-@dataclass(frozen=True)
-class Described:
-    """What the clients said of their augmentation: added samples, their perturbation, and counts by class."""
+class GGEUR(Sharing):
+    """The paper's method as a wrapper. ``repeat``, its control, has the same phases."""
 
-    added: int
-    perturbation_rms: float
-    clients: dict[int, dict[str, Any]]
+    geometry: Geometry | None = None
+    likeness: tuple[Likeness, ...] = ()
+    gathered: list[ClassStatistics] | None = None  # kept for a first head, which then asks for nothing more
 
-
-NOTHING_DRAWN = Described(0, 0.0, {})
-
-
-class GGEUR(Phased):
-    """The paper's method as a wrapper: the base strategy trains on what the clients augment."""
-
-    def __init__(
-        self,
-        base: Strategy,
-        federation: Federation,
-        rate: Rate,
-        seed: int,
-        code: str,
-        *,
-        central: bool,
-        augmentation: Augmentation,
-    ) -> None:
-        super().__init__(base, federation, rate, seed, code, central=central)
-        self.augmentation = augmentation
-        self.geometry: Geometry | None = None
-        self.likeness: list[Likeness] = []
-        self.described = NOTHING_DRAWN
-
-    def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
-        """query.stats: merge what the clients hold (Eq. 4). train.geometry: send the shapes (Eq. 2) to all."""
+    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """The global shape of every class that a client holds (Eq. 4, Eq. 2), with step 2 the clients' prototypes."""
         assert self.hello is not None
-        if self.augmentation.step2:
-            check_domains(self.hello.domains)
-        parts = self.collect(grid)
-        self.geometry = self.merge(parts)
-        self.likeness = between_domains(parts, dict(zip(self.hello.clients, self.hello.domains, strict=True)))
-        del parts
-        arrays = self.geometry.to_arrays("float32")
-        arrays["domains"] = domain_numbers(self.hello, len(grid.clients))
-        config["geometry"] = array_digest(arrays)
-        content = RecordDict({messages.ARRAYS: messages.to_record(arrays), messages.CONFIG: config})
-        replies = self.ask(grid, messages.GEOMETRY, content)
-        metrics = [reply.content.metric_records[messages.METRICS] for reply in replies]
-        perturbed = [messages.number(m, "perturbed") for m in metrics]
-        rms = [messages.number(m, "perturbation_rms") for m in metrics]
-        energy = sum(n * r**2 for n, r in zip(perturbed, rms, strict=True))
-        self.described = Described(
-            int(sum(messages.number(m, "added") for m in metrics)),
-            math.sqrt(energy / sum(perturbed)) if sum(perturbed) else 0.0,
-            {reply.metadata.src_node_id: messages.read_text(reply.content) for reply in replies},
-        )
-
-    def collect(self, grid: CohortGrid) -> dict[int, ClassStatistics]:
-        """The class statistics of every client, checked."""
-        parts = {}
-        for reply in self.ask(grid, messages.STATISTICS, RecordDict()):
-            client = reply.metadata.src_node_id
-            arrays = messages.from_record(reply.content.array_records[messages.ARRAYS])
-            parts[client] = ClassStatistics.from_arrays(arrays, origin=f"client {client}")
-        return parts
-
-    def merge(self, parts: dict[int, ClassStatistics]) -> Geometry:
-        """The global shape of every class that a client holds, and with step 2 the clients' prototypes."""
         chosen = self.augmentation
-        return geometry(
-            merge(parts.values(), between=chosen.covariance == "total"),
+        if chosen.step2:
+            check_domains(self.hello.domains)
+        gathered = {k: ClassStatistics.from_arrays(arrays, origin=f"client {k}") for k, arrays in parts.items()}
+        shared = self.admitted(gathered)
+        self.geometry = geometry(
+            merge(shared.values(), between=chosen.covariance == "total"),
             explained=chosen.explained,
             max_rank=chosen.max_rank,
-            prototypes=parts if chosen.step2 else None,
+            prototypes=shared if chosen.step2 else None,
+            rank_share=self.hello.privacy.rank_share,
         )
+        if self.init is not None:
+            self.gathered = list(gathered.values())
+        domains = dict(zip(self.hello.clients, self.hello.domains, strict=True))
+        self.likeness = tuple(between_domains(gathered, domains))
+        return self.geometry.to_arrays("float32")
+
+    def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
+        if self.gathered is None:
+            return super().class_statistics(grid, covariances)
+        kept, self.gathered = self.gathered, None
+        return kept
 
     def record(self, hello: Hello) -> dict[str, Any]:
-        """What was drawn, for the run directory: the shapes, and each client's samples by class before and after."""
+        """What was drawn, and along which shapes."""
         assert self.geometry is not None
-        held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
+        found = zip(self.geometry.classes, self.geometry.counts, self.geometry.shapes, strict=True)
         shapes = [
             {
                 "class": hello.classes[label],
@@ -107,28 +59,6 @@ class GGEUR(Phased):
                 "variance": shape.total_variance,
                 "explained": float(shape.eigenvalues.sum() / shape.total_variance) if shape.total_variance else 1.0,
             }
-            for label, count, shape in zip(
-                self.geometry.classes, self.geometry.counts, self.geometry.shapes, strict=True
-            )
+            for label, count, shape in found
         ]
-        clients = [
-            {"client": client, "domain": held[client][0], "held": held[client][1], **counts}
-            for client, counts in sorted(self.described.clients.items())
-        ]
-        return {
-            "added": self.described.added,
-            "perturbation_rms": self.described.perturbation_rms,
-            "classes": hello.classes,
-            "shapes": shapes,
-            "clients": clients,
-        }
-
-
-def domain_numbers(hello: Hello, clients: int) -> np.ndarray:
-    """int64 (clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
-    names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
-    numbers = np.full(clients, -1, dtype=np.int64)
-    for client, name in zip(hello.clients, hello.domains, strict=True):
-        if name is not None:
-            numbers[client] = names[name]
-    return numbers
+        return super().record(hello) | {"shapes": shapes}

@@ -5,8 +5,8 @@ participants, and stop when more clients fail than may. GGEUR builds on it.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from logging import INFO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,39 +16,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from app import messages
+from app.algorithms.from_statistics import FromStatistics
+from app.checkpoint import Checkpoint
 from app.config import Federation
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
+from app.models.base import Weights
+from app.statistics import ClassStatistics
+from app.strategies.asking import ask, good
+from app.strategies.federated import Federated
+from app.strategies.greeting import Hello, greet
 from app.strategies.rate import Rate
-
-AGREED = {  # what to do where clients do not say the same
-    "code": "install the same version of the app on every node",
-    "classes": "give every site the same class names",
-    "dimension": "use one encoder everywhere",
-    "encoder": "use one encoder, with the same weights and preprocessing, everywhere",
-    "normalisation": "set encoder.normalise alike everywhere",
-}
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What the clients said of themselves: their numbers, domains and counts by class, (K, C)."""
-
-    classes: tuple[str, ...]
-    clients: tuple[int, ...]
-    domains: tuple[str | None, ...]
-    counts: np.ndarray
-
-
-def compare(client: int, words: dict[str, Any], first: int, reference: dict[str, Any]) -> None:
-    """Refuse a client that differs from the first one in what all must have alike, by the fact's name."""
-    flat = [{"code": said["code"], "classes": said["classes"], **said["facts"]} for said in (words, reference)]
-    for fact in flat[1]:
-        if flat[0].get(fact) != flat[1][fact]:
-            mend = AGREED.get(fact, "encode, record and process the data in one way everywhere")
-            raise FedgeoError(
-                f"client {client} has {fact} {flat[0].get(fact)}, client {first} has {flat[1][fact]}: {mend}"
-            )
 
 
 class Phased(Strategy):
@@ -63,8 +41,36 @@ class Phased(Strategy):
         self.seed = seed
         self.code = code
         self.central = central  # whether the server evaluates; else every client does, after each round
-        self.hello: Hello | None = None
+        self.hello: Hello | None = None  # where the server has heard the clients already
+        self.sites: dict[int, str] = {}  # the names of a deployment's
+        self.planner: Callable[[Hello], dict[int, int]] | None = None  # each client's steps a round; None: its own
         self.evaluated: dict[int, messages.Evaluation] = {}
+        self.done, self.resumed = 0, False  # rounds that an earlier process did, if this one goes on with its run
+        self.folder: Path | None = None  # where the server keeps what it may have to send again
+        self._fresh = dict(vars(base))
+        self._sent = ArrayRecord()  # the weights of this round's training messages
+        self.init: FromStatistics | None = None  # what makes the first weights of class statistics; None: the model's
+
+    def state(self) -> tuple[Weights, dict[str, Any]]:
+        """What a resumed run needs of this strategy: tensors, and plain values."""
+        facts: dict[str, Any] = {"rate": self.rate.state()}
+        if isinstance(self.base, Federated):
+            return self.base.state, facts
+        # a strategy of Flower's: what it has set since it was made would have to be kept, and in a way it knows
+        facts["unsaved"] = sorted(k for k, value in vars(self.base).items() if value is not self._fresh.get(k, self))
+        return {}, facts
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take over where an earlier process stood. Raises FedgeoError where that was not kept whole."""
+        if unsaved := checkpoint.facts.get("unsaved"):
+            raise FedgeoError(
+                f"{type(self.base).__name__} keeps {', '.join(unsaved)} from round to round, which no checkpoint holds: "
+                "a run of it cannot be resumed"
+            )
+        self.done, self.resumed = checkpoint.round, True
+        self.rate.restore(checkpoint.facts["rate"])
+        if isinstance(self.base, Federated):
+            self.base.state = checkpoint.group("server")
 
     def summary(self) -> None:
         log(INFO, "\t├──> %s round %s", type(self).__name__, type(self.base).__name__)
@@ -80,53 +86,68 @@ class Phased(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's own loop, after the phases. ``grid`` must be a CohortGrid that has discovered its clients."""
+        """Flower's own loop, after the phases. ``grid`` must be a CohortGrid that has discovered its clients.
+
+        ``num_rounds`` counts those of an earlier process, which are not done again: Flower counts from 1, and all else
+        here by the run's own rounds.
+        """
         assert isinstance(grid, CohortGrid)
-        self.hello = self.greet(grid)
+        self.sites = grid.names
+        self.hello = self.hello or greet(grid, self.federation, self.code)
         config = train_config or ConfigRecord()
+        if self.planner is not None:
+            messages.write_steps(config, self.planner(self.hello))
         self.prepare(grid, config)
-        return super().start(grid, initial_arrays, num_rounds, timeout, config, evaluate_config, evaluate_fn)
+        if self.init is not None and not self.resumed:
+            initial_arrays = messages.weights_record(self.head(grid, self.init))
+
+        def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            assert evaluate_fn is not None
+            return evaluate_fn(number and self.done + number, arrays)
+
+        return super().start(
+            grid,
+            initial_arrays,
+            num_rounds - self.done,
+            timeout,
+            config,
+            evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are."""
+        return self.federation.rounds
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """Further phases before the first round; ``config`` goes with every training message."""
 
-    def greet(self, grid: CohortGrid) -> Hello:
-        """Hear every client, and refuse a mixture by name."""
-        said = {
-            reply.metadata.src_node_id: messages.read_text(reply.content)
-            for reply in self.ask(grid, messages.HELLO, RecordDict())
-        }
-        first, reference = next(iter(said.items()))
-        if reference["code"] != self.code:
-            raise FedgeoError(f"client {first} runs another version of the code: {AGREED['code']}")
-        for client, words in said.items():
-            compare(client, words, first, reference)
-        return Hello(
-            tuple(reference["classes"]),
-            tuple(said),
-            tuple(words["domain"] for words in said.values()),
-            np.array([words["counts"] for words in said.values()], dtype=np.int64),
-        )
+    def head(self, grid: CohortGrid, method: FromStatistics) -> Weights:
+        """The head that ``method`` makes of the clients' class statistics."""
+        assert self.hello is not None
+        return method.head(self.class_statistics(grid, method.covariances), len(self.hello.classes), self.seed)
 
-    def ask(self, grid: CohortGrid, kind: str, content: RecordDict) -> list[Message]:
+    def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
+        """query.stats: every client's class statistics, in client order."""
+        content = messages.statistics_content("covariances" if covariances else "means")
+        return [
+            ClassStatistics.from_arrays(
+                messages.from_record(reply.content.array_records[messages.ARRAYS]),
+                origin=f"client {reply.metadata.src_node_id}",
+            )
+            for reply in self.ask(grid, messages.STATISTICS, content)
+        ]
+
+    def ask(
+        self, grid: CohortGrid, kind: str, content: RecordDict, deadline: float | None = None
+    ) -> list[Message]:
         """One phase: ask every client, and return the replies; failures count as in a round."""
-        grid.select()
-        asked = [Message(content, client, kind) for client in grid.get_node_ids()]
-        return self.check(kind, grid.send_and_receive(asked, timeout=self.federation.deadline))
+        return ask(grid, self.federation, kind, content, deadline)
 
     def check(self, what: str, replies: Iterable[Message]) -> list[Message]:
         """The good replies. Raises FedgeoError with a client's own error where too many failed."""
-        replies = list(replies)
-        failed = [reply for reply in replies if reply.has_error()]
-        allowed = self.federation.max_failures * len(replies)
-        if len(failed) > allowed or len(failed) == len(replies):
-            first = min(failed, key=lambda reply: reply.metadata.src_node_id)
-            raise FedgeoError(
-                f"{what}: {len(failed)} of {len(replies)} clients failed, "
-                f"federation.max_failures={self.federation.max_failures} allows {int(allowed)}; "
-                f"client {first.metadata.src_node_id}: {first.error.reason}"
-            )
-        return [reply for reply in replies if not reply.has_error()]
+        return good(what, replies, self.federation, self.sites)
 
     def participants(self, server_round: int, clients: list[int]) -> list[int]:
         """This round's clients, a function of the seed and the round alone."""
@@ -143,14 +164,19 @@ class Phased(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         assert isinstance(grid, CohortGrid)
+        server_round += self.done
         grid.select(self.participants(server_round, grid.clients))
         config["lr"] = self.rate.lr
+        self._sent = arrays
         return self.base.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        return self.base.aggregate_train(server_round, self.check(f"round {server_round}", replies))
+        server_round += self.done
+        arrays, metrics = self.base.aggregate_train(server_round, self.check(f"round {server_round}", replies))
+        # some of Flower's strategies make float64 of what they were given
+        return (None if arrays is None else messages.as_sent(arrays, self._sent)), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -159,12 +185,12 @@ class Phased(Strategy):
         if self.central:
             return []
         grid.select()
-        config["server-round"] = server_round
+        config["server-round"] = self.done + server_round
         content = RecordDict({messages.ARRAYS: arrays, messages.CONFIG: config})
         return [Message(content, client, messages.EVALUATE) for client in grid.get_node_ids()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         if not self.central:
-            good = self.check(f"evaluation of round {server_round}", replies)
-            self.evaluated = {reply.metadata.src_node_id: messages.read_evaluation(reply.content) for reply in good}
+            counted = self.check(f"evaluation of round {self.done + server_round}", replies)
+            self.evaluated = {reply.metadata.src_node_id: messages.read_evaluation(reply.content) for reply in counted}
         return None

@@ -24,8 +24,13 @@ class TensorSet:
 
     def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """One epoch: every sample once, in shuffled batches of ``batch_size``, the last one smaller."""
+        for x, y, rows in self.picks(batch_size, generator):
+            yield x[rows], y[rows]
+
+    def picks(self, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same epoch without copies: (x, y, rows), of which x[rows], y[rows] is the batch."""
         for rows in torch.randperm(len(self), generator=generator).split(batch_size):
-            yield self.x[rows], self.y[rows]
+            yield self.x, self.y, rows
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """One unshuffled pass."""

@@ -1,0 +1,83 @@
+"""Methods without gradient rounds: the server asks all clients for sums, as often as it must, and has the model.
+
+The two sides of such a method stand in one file: ``answer`` is the client's, ``fit`` the server's. What goes up are
+sums over a client's trials, never a trial.
+"""
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from app.algorithms.base import Algorithm
+from app.errors import FedgeoError
+from app.manifolds import KarcherMean, karcher_step
+from app.models.base import Model, Weights
+
+Ask = Callable[[str, Weights], list[Weights]]
+"""A question with its tensors, put to all clients; their answers."""
+
+CONVERGED = 1e-6  # the norm of the gradient at which the search for a Riemannian mean ends
+MOST_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Fitted(Algorithm):
+    """A method for covariances (n, c, c) that brings its own model; the configuration's model plays no part."""
+
+    def model(self, channels: int, classes: int) -> Model:
+        """The untrained model, whose exchanged weights ``fit`` returns."""
+        raise NotImplementedError
+
+    def answer(
+        self, question: str, asked: Weights, x: Tensor, y: Tensor, classes: int, memory: MutableMapping[str, Any]
+    ) -> Weights:
+        """What a client with trials x (n, c, c) float64 of classes y (n,) says to a question and its tensors.
+
+        memory: what it may find again at its next question, if that meets the same process.
+        """
+        raise NotImplementedError
+
+    def fit(self, ask: Ask, classes: int) -> Weights:
+        """The model's weights, from as many questions as it takes."""
+        raise NotImplementedError
+
+
+def total(answers: list[Weights]) -> Weights:
+    """The sum of all clients' answers, name by name, in client order."""
+    return {name: torch.stack([answer[name] for answer in answers]).sum(0) for name in answers[0]}
+
+
+def start(mean: Tensor, what: str) -> KarcherMean:
+    """The search for a Riemannian mean, from the arithmetic one (c, c). FedgeoError, with ``what``, if singular."""
+    values = torch.linalg.eigvalsh(mean)
+    rank = int((values > torch.finfo(values.dtype).eps * len(values) * values[-1]).sum())
+    if rank < len(values):
+        raise FedgeoError(
+            f"{what}: covariances of rank {rank} of {len(values)} have no Riemannian mean (an average reference "
+            "costs one): use a shrinkage estimator (covariances.estimator=oas), or leave channels out"
+        )
+    return KarcherMean(mean)
+
+
+def search(means: list[KarcherMean], step: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+    """The Riemannian means (m, c, c) from where each search stands.
+
+    step: the pooled sums (m, c, c) of tangent vectors at points (m, c, c), and how many trials each is over, (m,).
+    """
+    for _ in range(MOST_STEPS):
+        points = torch.stack([mean.point for mean in means])
+        sums, counts = step(points)
+        means = [
+            mean if mean.norm < CONVERGED else karcher_step(mean, [s], [int(n)])
+            for mean, s, n in zip(means, sums, counts, strict=True)
+        ]
+        if all(mean.norm < CONVERGED for mean in means):
+            return torch.stack([mean.point for mean in means])
+    worst = max(mean.norm for mean in means)
+    raise FedgeoError(
+        f"the Riemannian mean was not found in {MOST_STEPS} steps (gradient {worst:.1e}): use a shrinkage estimator "
+        "(covariances.estimator=oas), or look for outlying trials"
+    )

@@ -1,0 +1,123 @@
+"""What may be shared: the stricter of a run's policy and a site's own, and what that leaves of counts and ranks.
+
+A class of fewer than ``min_count`` samples is left out of all that a client says of its classes: of one sample the mean
+IS the sample, and two samples are mean +- root eigenvalue times eigenvector. The shape of few samples spans them, so
+that ``min_total`` and ``rank_share`` bound what is sent to all clients. The README says what remains.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+from omegaconf import OmegaConf
+
+from app.config import CONF, Privacy
+from app.errors import FedgeoError
+
+RESEARCH = Privacy(
+    policy="research", min_count=1, min_total=1, rank_share=1.0, prototypes=True, round_counts=1
+)
+SITE = CONF / "privacy" / "site.yaml"  # what holds at a site that says nothing else
+
+
+def effective(run: Privacy, policy: Path | None) -> Privacy:
+    """What holds at a site: the stricter of the run's policy and the site's own, site.yaml's where it has no file."""
+    return stricter(run, read_policy(policy))
+
+
+def read_policy(path: Path | None) -> Privacy:
+    """A site's policy file: yaml with keys of conf/privacy/site.yaml, whose values hold for keys it leaves out.
+
+    Raises FedgeoError with one line that names the key.
+    """
+    values: dict[str, Any] = _yaml(SITE)
+    if path is None:
+        return Privacy(**values)
+    given = _yaml(path)
+    if unknown := sorted(given.keys() - values.keys()):
+        raise FedgeoError(f"policy {path.name}: {unknown[0]}: no such key; there are {', '.join(values)}")
+    try:
+        return Privacy(**(values | given))
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        message = fault["msg"].replace("Input should be ", "must be ")
+        raise FedgeoError(f"policy {path.name}: {fault['loc'][0]}={fault['input']}: {message}") from None
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        found = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # whatever a yaml parser makes of it
+        raise FedgeoError(f"policy {path.name}: cannot be read ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise FedgeoError(f"policy {path.name}: must be keys and values, as in conf/privacy/site.yaml")
+    return {str(key): value for key, value in found.items()}
+
+
+def stricter(a: Privacy, b: Privacy) -> Privacy:
+    """Of every bound the one that lets less through."""
+    return Privacy(
+        policy="site" if "site" in (a.policy, b.policy) else "research",
+        min_count=max(a.min_count, b.min_count),
+        min_total=max(a.min_total, b.min_total),
+        rank_share=min(a.rank_share, b.rank_share),
+        prototypes=a.prototypes and b.prototypes,
+        round_counts=max(a.round_counts, b.round_counts),
+    )
+
+
+def strictest(policies: Iterable[Privacy]) -> Privacy:
+    """The stricter of all; there must be one."""
+    return reduce(stricter, policies)
+
+
+def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
+    """bool (C,): the classes that a client with these counts may speak of."""
+    return np.asarray(counts >= privacy.min_count)
+
+
+def told_counts(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
+    """The counts as they are told, int64 (C,): rounded, and 0 where a class is left out or absent alike."""
+    rounded = np.array([told(int(n), privacy) for n in counts], dtype=np.int64)
+    return np.where(shared_classes(counts, privacy), rounded, 0)
+
+
+def told(number: int, privacy: Privacy) -> int:
+    """A count as it is told: the nearest multiple of ``round_counts``, but never 0 for something."""
+    step = privacy.round_counts
+    return max(step, (number + step // 2) // step * step) if number > 0 else 0
+
+
+def check_training(samples: int, client: int, privacy: Privacy) -> None:
+    """Refuse to train on fewer than ``min_count`` samples, whose sum the change of a linear layer would tell."""
+    if samples < privacy.min_count:
+        raise FedgeoError(
+            f"client {client} has fewer training samples than privacy.min_count={privacy.min_count}: it does not train"
+        )
+
+
+def check_received(counts: np.ndarray, ranks: Sequence[int], prototypes: np.ndarray, privacy: Privacy) -> None:
+    """Refuse what a server sent to all clients although it must not: the site's policy was not kept elsewhere.
+
+    counts, ranks: of each class that there is a shape of.
+    """
+    if (counts < privacy.min_total).any():
+        raise FedgeoError(
+            f"the server sent the shape of a class of {counts.min()} samples, privacy.min_total={privacy.min_total}"
+        )
+    if any(rank > max(1, int(privacy.rank_share * n)) for rank, n in zip(ranks, counts, strict=True)):
+        raise FedgeoError(f"the server sent a shape whose rank is above privacy.rank_share={privacy.rank_share}")
+    if len(prototypes) and not privacy.prototypes:
+        raise FedgeoError("the server sent clients' class means, which privacy.prototypes=false forbids")
+
+
+def check_prototypes(step2: bool, privacy: Privacy) -> None:
+    """Refuse a run whose clients would be sent each other's class means where that is not allowed."""
+    if step2 and not privacy.prototypes:
+        raise FedgeoError(
+            "augmentation.step2=true sends every client's class means to all others, which privacy.prototypes=false "
+            "forbids: set privacy.prototypes=true, and at every site the same in its policy file, or leave step2 out"
+        )

@@ -1,0 +1,32 @@
+"""The augmentation peers: FedMix, whose clients share means of batches, and FedFA, whose clients share Gaussians."""
+
+import numpy as np
+
+from app import gaussians
+from app.augmentation import check_domains
+from app.mixing import SharedMeans, pooled
+from app.strategies.sharing import Sharing
+
+
+class FedMix(Sharing):
+    """Every client is sent all clients' means."""
+
+    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        assert self.hello is not None
+        classes = len(self.hello.classes)
+        return pooled(
+            SharedMeans.from_arrays(arrays, classes, origin=f"client {k}") for k, arrays in parts.items()
+        ).to_arrays()
+
+
+class FedFA(Sharing):
+    """Every client is sent the merged Gaussians, with step 2 the clients' prototypes too."""
+
+    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        assert self.hello is not None
+        chosen = self.augmentation
+        if chosen.step2:
+            check_domains(self.hello.domains)
+        gathered = {k: gaussians.Gaussians.from_arrays(arrays, origin=f"client {k}") for k, arrays in parts.items()}
+        merged = gaussians.merge(self.admitted(gathered), between=chosen.covariance == "total", prototypes=chosen.step2)
+        return merged.to_arrays("float32")

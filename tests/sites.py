@@ -1,0 +1,56 @@
+"""Sites for tests: folders with data of their own, and runs over them in this process."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import client_app
+from app.config import load
+from app.engines.deployment import LocalSite
+from app.engines.inprocess import InProcessGrid
+from app.rehearsal import data_path, write_shares
+from app.server import run
+from tests.eeg_files import EVENTS, make_raw, save_fif
+
+EEG = (
+    *("experiment=eeg_folder", f"data.events={{{', '.join(f'{k}: {v}' for k, v in EVENTS.items())}}}"),
+    *("data.window=[0.0,1.5]", "model.hidden=[3]", "training.epochs=1", "training.batch_size=8"),
+)
+
+
+def digit_sites(folder: Path, number: int = 3) -> list[LocalSite]:
+    """scikit-learn's digits, dealt by label skew."""
+    folders = [folder / f"site-{index + 1}" for index in range(number)]
+    write_shares(["experiment=quickstart"], [each / "data" for each in folders])
+    return [LocalSite(each.name, data_path(each / "data"), each) for each in folders]
+
+
+def eeg_sites(folder: Path, number: int = 3) -> list[LocalSite]:
+    """Each with one subject's recordings of noise, ten trials a file and four files."""
+    sites = []
+    for index in range(number):
+        home = folder / f"site-{index + 1}"
+        for part in range(4):
+            save_fif(make_raw(seed=10 * index + part), home / "data" / f"patient-{index}" / f"run-{part}.fif")
+        sites.append(LocalSite(home.name, home / "data", home))
+    return sites
+
+
+def run_over_sites(run_dir: Path, sites: Sequence[LocalSite], *overrides: str) -> dict[str, Any]:
+    """The summary of one run of a deployment whose sites are function calls."""
+    words = " ".join([*(f"'{word}'" for word in overrides), "engine=deployment", f"run_dir={run_dir}"])
+    told = {"experiment": "quickstart", "overrides": words}
+    grid = InProcessGrid(client_app.app, told, sites=[site.node_config for site in sites])
+    return run(grid, load(words), run_dir)
+
+
+def audit(site: LocalSite) -> list[dict[str, Any]]:
+    """The lines of a site's audit log."""
+    return [json.loads(line) for line in (site.output / "audit.jsonl").read_text().splitlines()]
+
+
+def own_output(site: LocalSite) -> Path:
+    """The folder of the one run that a site has taken part in."""
+    (folder,) = (path for path in site.output.iterdir() if path.is_dir())
+    return folder

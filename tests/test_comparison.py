@@ -1,0 +1,121 @@
+"""The comparison: tuned on validation alone, nothing repeated, one table."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app import comparison
+from app.comparison import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
+from app.errors import FedgeoError
+from tests.conftest import ROOT
+
+SHARED = ("federation.rounds=2", "training.epochs=1")
+RATES = (0.05, 0.5)
+
+
+def few(*variations: str) -> list[Arm]:
+    return arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], variations, SHARED)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[comparison.Row]]:
+    folder = tmp_path_factory.mktemp("comparison")
+    return folder, compare(folder, few("none", "repeat"), RATES, seeds=(1, 2), tuning=(1,), note=lambda _: None)
+
+
+def summary(folder: Path, task: Task) -> dict:
+    return json.loads((folder / task.name / "summary.json").read_text())
+
+
+def test_rows_are_the_runs_at_the_rate_with_the_best_validation(done: tuple[Path, list[comparison.Row]]) -> None:
+    folder, rows = done
+    assert [row.arm.variation for row in rows] == ["none", "repeat"]
+    for row in rows:
+        by_rate = {rate: validation(folder / Task(row.arm, rate, 1).name) for rate in RATES}
+        assert row.rate == max(by_rate, key=lambda rate: by_rate[rate])
+        found = [summary(folder, Task(row.arm, row.rate, seed)) for seed in (1, 2)]
+        assert row.scores == tuple(s["final"] for s in found)
+        assert row.mean == pytest.approx(np.mean(row.scores))
+        assert row.up == np.mean([s["bytes_up"] for s in found])
+        assert row.seconds == pytest.approx(np.mean([s["seconds"] for s in found]))
+
+
+def test_validation_is_the_mean_of_the_last_rounds(done: tuple[Path, list[comparison.Row]]) -> None:
+    folder, rows = done
+    run_dir = folder / Task(rows[0].arm, rows[0].rate, 1).name
+    lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
+    assert validation(run_dir) == pytest.approx(sum(line["val_accuracy"] for line in lines) / 2)
+    assert validation(run_dir) != pytest.approx(sum(line["accuracy"] for line in lines) / 2)
+
+
+def test_nothing_is_run_twice(done: tuple[Path, list[comparison.Row]]) -> None:
+    folder, rows = done
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
+    assert len(before) == 2 * (2 + 1)  # rates at the tuning seed, and the other seed at the best one
+    notes: list[str] = []
+    again = compare(folder, few("none", "repeat"), RATES, (1, 2), (1,), note=notes.append)
+    assert (notes, again) == ([], rows)
+    assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
+
+
+def test_a_broken_run_is_done_again_and_other_settings_are_refused(
+    done: tuple[Path, list[comparison.Row]], tmp_path: Path
+) -> None:
+    folder, rows = done
+    task = Task(rows[0].arm, rows[0].rate, 1)
+    assert finished(folder, task)
+    other = arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], ["none"], ("federation.rounds=3",))[0]
+    with pytest.raises(FedgeoError, match="other settings"):
+        finished(folder, Task(other, rows[0].rate, 1))
+    (tmp_path / task.name).mkdir(parents=True)
+    (tmp_path / task.name / "rounds.jsonl").write_text("")
+    assert not finished(tmp_path, task)
+    assert not (tmp_path / task.name).exists()
+
+
+def test_a_rate_that_diverges_is_out_and_all_of_them_are_an_error(tmp_path: Path) -> None:
+    (arm,) = few("none")
+    faults = run_all(tmp_path, [Task(arm, 1e38, 1), Task(arm, 0.5, 1)], jobs=1, note=lambda _: None)
+    assert [task.rate for task in faults] == [1e38]
+    assert choose(tmp_path, arm, (0.5, 1e38), (1,), faults) == 0.5
+    with pytest.raises(FedgeoError, match="quickstart, fedavg, none: failed at every learning rate: .*not finite"):
+        choose(tmp_path, arm, (1e38,), (1,), faults)
+
+
+def test_a_variation_is_an_augmentation_with_overrides_after_it() -> None:
+    arm = few("none steps=equal")[0]
+    assert arm.overrides[-2:] == ("augmentation=none", "steps=equal")
+    assert Task(arm, 0.1, 3).name == "quickstart/fedavg-none_steps=equal-lr0.1-seed3"
+
+
+def test_the_table_says_mean_spread_seconds_and_bytes(done: tuple[Path, list[comparison.Row]]) -> None:
+    _, rows = done
+    text = markdown(rows)
+    lines = [line for line in text.splitlines() if line.startswith("| fedavg")]
+    assert text.startswith("### quickstart\n")
+    assert len(lines) == 2
+    assert f"| {100 * rows[0].mean:.1f} ± {100 * np.std(rows[0].scores, ddof=1):.1f} |" in lines[0]
+    assert f"| {rows[0].seconds:.1f} | {rows[0].up / 1e6:.2f} | {rows[0].down / 1e6:.2f} |" in lines[0]
+    assert "| 50.0 |" in markdown([replace(rows[0], scores=(0.5,))])
+
+
+@pytest.mark.slow
+def test_the_command_runs_in_several_processes_and_resumes(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    words = ["quickstart", "--methods", "fedavg", "--variations", "none", "repeat", "--rates", "0.5"]
+    words += ["--seeds", "1", "2", "--set", *SHARED, "--folder", str(tmp_path / "out")]
+    for jobs in ("2", "1"):
+        ran = subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "compare.py"), *words, "--jobs", jobs],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert ("done" in ran.stdout) == (jobs == "2")
+        assert (tmp_path / "out" / "table.md").read_text().count("| fedavg |") == 2
