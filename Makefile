@@ -1,11 +1,12 @@
 # make demo   GGEUR on handwritten digits through Flower's simulation, from nothing
+# make demo-eeg   FedSPDnet on simulated recordings: ProjAvg, RLAvg, FedAvg without projection, EEGNet
 # make test   lint, types and tests, as the continuous integration runs them
 # make        the environment alone
 PYTHON ?= python3
 PY := .venv/bin/python
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: install demo test lint clean
+.PHONY: install demo demo-eeg test lint clean
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml
@@ -21,6 +22,10 @@ install: .venv/.installed
 
 demo: .venv/.installed
 	$(PY) scripts/run.py -m experiment=quickstart augmentation=none,repeat,ggeur
+
+demo-eeg: .venv/.installed
+	$(PY) scripts/run.py -m experiment=eeg_demo engine=inprocess method=projavg,rlavg,fedavg \
+		--also 'method=fedavg model=eegnet'
 
 lint: .venv/.dev
 	$(PY) -m ruff check .

@@ -67,8 +67,8 @@ def check_domains(domains: Collection[str | None]) -> None:
     """Refuse step 2 where all clients (one name each, None for a mixed one) hold the same domain."""
     if len(set(domains)) < 2 and None not in domains:
         raise FedgeoError(
-            f"augmentation.step2=true: all clients hold one domain ({next(iter(domains), None)}), so that no prototype is "
-            "foreign: set augmentation.step2=false, or give data with several domains"
+            f"augmentation.step2=true: all clients hold one domain ({next(iter(domains), None)}), so that no prototype "
+            "is foreign: set augmentation.step2=false, or give data with several domains"
         )
 
 
@@ -91,9 +91,9 @@ class AugmentedSet:
     """A client's samples, real and drawn, in blocks that are computed when they are asked for.
 
     x: float32 (n, p), array or tensor, used in place where it is float32 already. y: integers (n,) in
-    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians and ``shift`` a Transfer
-    in its place. ``own``: the owners whose prototypes are not foreign to this client, by default itself alone (give
-    all clients of its domain where several share one).
+    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians and ``shift`` a
+    Transfer in its place. ``own``: the owners whose prototypes are not foreign to this client, by default itself
+    alone (give all clients of its domain where several share one).
 
     The real samples come first, in their order; then, class after class, those of step 1; then those of step
     2 by class and owner; each in blocks of 256 and a rest. Anchors of a held class are its real samples, all

@@ -5,6 +5,7 @@ handler once a client and joins the replies to one message; ``split`` takes that
 arrays are concatenated along their first axis, so a reply is as large as its parts.
 """
 
+import io
 import json
 import logging
 import re
@@ -16,11 +17,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import SType
 
 from app.algorithms.base import Update
 from app.errors import MISSING, FedgeoError, describe
 from app.models.base import Weights
 from app.seeds import one_thread
+from app.validation import only, real, whole, words
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +36,40 @@ FINAL = "query.final"
 AGREED = "agreed"  # what a deployment's messages say beside what they ask
 EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
 CLIENT_ERROR = 1000  # Flower keeps the codes below for itself
+LONGEST_ERROR = 2000  # characters of a client's error that are kept
 SCALAR = -1  # in place of a row count: the array has no axis to concatenate along
 
 
 # --- arrays -----------------------------------------------------------------------------------------
 
 
+class View(Array):
+    """An array that stays in this process: it is turned into bytes only if somebody sends it on."""
+
+    def __init__(self, ndarray: np.ndarray) -> None:
+        self.dtype, self.shape, self.stype = str(ndarray.dtype), tuple(ndarray.shape), SType.NUMPY
+        self.__dict__["ndarray"] = ndarray
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        return Array(np.ascontiguousarray(self.numpy())).data
+
+    def numpy(self) -> np.ndarray:
+        """The array itself, not a copy."""
+        return cast(np.ndarray, self.__dict__["ndarray"])
+
+    def deflate(self) -> bytes:
+        return Array(np.ascontiguousarray(self.numpy())).deflate()
+
+
 def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
-    """Named numpy arrays as a record, in their own order."""
+    """Named numpy arrays as a record that can be sent, in their own order."""
     return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+
+
+def view_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Named numpy arrays as a record for this process, without copies."""
+    return ArrayRecord({name: View(value) for name, value in arrays.items()})
 
 
 def from_record(record: ArrayRecord) -> dict[str, np.ndarray]:
@@ -49,15 +77,44 @@ def from_record(record: ArrayRecord) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in record.items()}
 
 
+def taken_over(array: Array) -> np.ndarray:
+    """The numpy array in a received ``array``, which is empty afterwards: its bytes are used, not copied.
+
+    They are copied where somebody else holds them too, as ``BytesIO.getbuffer`` does of itself.
+    """
+    if isinstance(array, View):
+        return array.numpy()
+    if array.stype != SType.NUMPY:
+        raise FedgeoError(f"an array of a reply is of type {array.stype!r}, not {SType.NUMPY}")
+    buffer = io.BytesIO(array.__dict__.pop("data"))
+    array.__dict__.pop("_chunks", None)
+    try:
+        version = np.lib.format.read_magic(buffer)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read_header(buffer)
+        values = np.frombuffer(buffer.getbuffer(), dtype, offset=buffer.tell())
+        values = values.reshape(shape, order="F" if by_column else "C")
+    except Exception as error:  # frombuffer refuses objects, reshape a wrong length, a header may be anything
+        raise FedgeoError(f"an array of a reply cannot be read: {error}") from None
+    if (str(values.dtype), values.shape) != (array.dtype, tuple(array.shape)):
+        said = f"{array.dtype} {tuple(array.shape)}"
+        raise FedgeoError(f"an array of a reply is {values.dtype} {values.shape}, announced as {said}")
+    return values
+
+
 def weights_record(weights: Weights, extra: Weights | None = None) -> ArrayRecord:
     """Model weights, and what a method sends beside them under the prefix ``extra/``."""
-    named = {**weights, **{EXTRA + name: value for name, value in (extra or {}).items()}}
-    return to_record({name: value.detach().cpu().numpy() for name, value in named.items()})
+    return to_record(_named(weights, extra or {}))
+
+
+def _named(weights: Weights, extra: Weights) -> dict[str, np.ndarray]:
+    named = {**weights, **{EXTRA + name: value for name, value in extra.items()}}
+    return {name: value.detach().cpu().numpy() for name, value in named.items()}
 
 
 def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
     """(weights, extra) of a record made by ``weights_record``."""
-    tensors = {name: torch.from_numpy(np.array(value)) for name, value in from_record(record).items()}
+    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in from_record(record).items()}
     weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
     extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
     return weights, extra
@@ -92,7 +149,7 @@ def text_content(value: Any) -> RecordDict:
 
 def read_text(content: RecordDict) -> Any:
     """The value that ``text_content`` was given."""
-    return json.loads(cast(str, content.config_records[CONFIG]["json"]))
+    return words(content.config_records[CONFIG]["json"], "a message")
 
 
 def described_reply(figures: Mapping[str, float | int], counts: Mapping[str, Any]) -> RecordDict:
@@ -104,7 +161,7 @@ def described_reply(figures: Mapping[str, float | int], counts: Mapping[str, Any
 
 def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | int]) -> RecordDict:
     """A training reply as Flower's own strategies want it: one ArrayRecord, one MetricRecord."""
-    return RecordDict({ARRAYS: weights_record(weights, extra), METRICS: metrics_record(metrics)})
+    return RecordDict({ARRAYS: view_record(_named(weights, extra)), METRICS: metrics_record(metrics)})
 
 
 def read_update(reply: Message) -> Update:
@@ -235,16 +292,17 @@ def answer(
     """
     replies: dict[int, RecordDict] = {}
     errors: dict[int, str] = {}
-    for client in asked(message, hosted):
-        try:
-            if client not in hosted:
-                raise FedgeoError(f"client {client} is not on this node, which hosts {hosted}")
-            with one_thread():
+    here = set(hosted)
+    with one_thread():
+        for client in asked(message, hosted):
+            try:
+                if client not in here:
+                    raise FedgeoError(f"client {client} is not on this node, which hosts {hosted}")
                 replies[client] = handle(client, message.content)
-        except Exception as error:  # the others' work must not be lost
-            if not isinstance(error, FedgeoError):
-                log.exception("client %d", client)
-            errors[client] = tell(error)
+            except Exception as error:  # the others' work must not be lost
+                if not isinstance(error, FedgeoError):
+                    log.exception("client %d", client)
+                errors[client] = tell(error)
     content = join(replies)
     content[COHORT] = cohort_record(list(replies), errors)
     return Message(content, reply_to=message)
@@ -298,33 +356,87 @@ def join(replies: Mapping[int, RecordDict]) -> RecordDict:
 
 
 def split(content: RecordDict) -> tuple[float, dict[int, RecordDict], dict[int, str]]:
-    """(the node's peak memory in MB, {client: its content}, {client: its error}) of a joined reply."""
+    """(the node's peak memory in MB, {client: its content}, {client: its error}) of a joined reply.
+
+    The clients' arrays are views of the joined ones, whose bytes are taken over: the reply holds none afterwards.
+    Raises FedgeoError for a reply that is not put together as ``join`` does.
+    """
+    try:
+        return _split(content)
+    except FedgeoError:
+        raise
+    except Exception as error:  # whatever a record that is not what it should be makes fail
+        raise FedgeoError(f"a joined reply cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _split(content: RecordDict) -> tuple[float, dict[int, RecordDict], dict[int, str]]:
     cohort = content.config_records[COHORT]
-    clients = [int(c) for c in cast(list[int], cohort["clients"])]
-    errors = dict(zip(cast(list[int], cohort["failed"]), cast(list[str], cohort["errors"]), strict=True))
+    only(cohort, ("clients", "failed", "errors", "peak_memory_mb"), "a joined reply", "field")
+    clients, failed, errors = (list(cast(list[Any], cohort[name])) for name in ("clients", "failed", "errors"))
+    if len({*clients, *failed}) != len(clients) + len(failed) or len(failed) != len(errors):
+        raise FedgeoError("a joined reply must name every client once, and give each that failed one error")
+    for client in (*clients, *failed):
+        whole(client, "a joined reply", "a client's number")
     parts = {client: RecordDict() for client in clients}
     for key, record in content.items():
-        if key == COHORT or key.endswith(".rows"):
+        if key == COHORT or (key.endswith(".rows") and key.removesuffix(".rows") in content.array_records):
             continue
         if isinstance(record, ArrayRecord):
             rows = content.config_records[f"{key}.rows"]
-            taken = {name: _rows(value.numpy(), cast(list[int], rows[name])) for name, value in record.items()}
+            only(rows, record, "a joined reply", "array")
+            taken = {
+                name: _rows(taken_over(value), cast(list[int], rows[name]), len(clients))
+                for name, value in record.items()
+            }
             for i, client in enumerate(clients):
-                parts[client][key] = to_record({name: values[i] for name, values in taken.items()})
-        else:
-            kind = type(record)
-            for i, client in enumerate(clients):
-                parts[client][key] = kind({n: cast(list, values)[i] for n, values in record.items()})
-    return float(cast(float, cohort["peak_memory_mb"])), parts, errors
+                parts[client][key] = view_record({name: values[i] for name, values in taken.items()})
+            continue
+        for name, values in record.items():
+            if not isinstance(values, list) or len(values) != len(clients):
+                raise FedgeoError(f"a joined reply must hold {len(clients)} values of {name}, one a client")
+        kind = type(record)
+        for i, client in enumerate(clients):
+            parts[client][key] = kind({n: cast(list, values)[i] for n, values in record.items()})
+    peak = real(cohort["peak_memory_mb"], "a joined reply", "peak_memory_mb", 0.0)
+    return peak, parts, {client: str(text)[:LONGEST_ERROR] for client, text in zip(failed, errors, strict=True)}
 
 
-def _rows(values: np.ndarray, rows: list[int]) -> list[np.ndarray]:
+def _rows(values: np.ndarray, rows: list[int], clients: int) -> list[np.ndarray]:
     """The clients' pieces of a joined array."""
-    if rows and rows[0] == SCALAR:
+    if len(rows) != clients or not clients:
+        raise FedgeoError(f"a joined reply of {clients} clients counts the rows of {len(rows)}")
+    if set(rows) == {SCALAR} and len(values) == clients:
         return [np.asarray(v) for v in values]
-    if sum(rows) != len(values) or min(rows, default=0) < 0:
+    if sum(rows) != len(values) or min(rows) < 0:
         raise FedgeoError(f"a joined reply has {len(values)} rows where its clients claim {rows}")
     return np.split(values, np.cumsum(rows)[:-1])
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one client sent, or was sent, as plain values by name."""
+
+    arrays: dict[str, np.ndarray]
+    metrics: dict[str, Any]
+    config: dict[str, Any]
+
+
+def part(content: RecordDict, who: str, records: tuple[str, ...]) -> Part:
+    """The content as plain values. Raises FedgeoError, which begins with ``who``, unless it holds just ``records``."""
+    only(list(content.keys()), records, who, "record")
+    kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, CONFIG: ConfigRecord}
+    for key in records:
+        if not isinstance(content[key], kinds[key]):
+            raise FedgeoError(f"{who}: {key} must be of type {kinds[key].__name__}")
+    try:
+        arrays = from_record(content.array_records.get(ARRAYS) or ArrayRecord())
+    except Exception as error:  # numpy's own, of bytes that are no array
+        raise FedgeoError(f"{who}: an array cannot be read ({type(error).__name__})") from None
+    return Part(
+        arrays,
+        dict(content.metric_records.get(METRICS) or {}),
+        dict(content.config_records.get(CONFIG) or {}),
+    )
 
 
 def is_missing(reply: Message) -> bool:

@@ -30,6 +30,7 @@ from app.models.eegnet import EEGNet
 from app.node import build_model, code_hash, local_algorithm, together
 from app.prompts import text_classifier
 from app.remote import remote_world
+from app.replies import Replies
 from app.results import RunDirectory
 from app.seeds import INITIAL, generator, one_thread
 from app.strategies.greeting import Hello, greet
@@ -93,6 +94,8 @@ class Server:
         self.results = results
         self.on_round = on_round
         self.strategy: strategies.Phased | None = None
+        self.replies = Replies(config, grid)
+        grid.check = self.replies.check
         self.parameters = 0
         self.bytes_up = self.bytes_down = 0
         self.best = float("-inf")
@@ -112,7 +115,10 @@ class Server:
         self.write_partition()
         if self.world.central:
             self.held_out = {part: self.world.held_out(part, None) for part in ("val", "test")}
+        for note in getattr(self.world, "notes", ()):
+            log.info("%s", note)
         self.model = build_model(config, local_algorithm(config), self.world)
+        self.replies.expect(local_algorithm(config), self.model, self.world.inputs, len(self.world.domains))
         initial = self.initial()
         self.parameters = sum(value.numel() for value in initial.values())
         self.strategy = strategies.build(config, self.world)
@@ -260,6 +266,9 @@ class Server:
                 "is once a run is complete: only a run that was broken off can be continued"
             )
         self.strategy.restore(checkpoint)
+        if isinstance(self.strategy, strategies.Sharing):
+            told = self.strategy.described.clients
+            self.replies.totals = {client: sum(counts["total"]) for client, counts in told.items()}
         self.best = float(facts["best"])
         self.least_loss = (float(facts["least_loss"][0]), int(facts["least_loss"][1]))
         self.bytes_up, self.bytes_down = map(int, facts["bytes"])

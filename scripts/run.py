@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from app import sweep_report  # noqa: E402
 from app.config import CONF  # noqa: E402
+from app.engines.deployment import Connection  # noqa: E402
 from app.engines.launch import plan  # noqa: E402
 from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
@@ -47,7 +48,10 @@ def main(arguments: list[str]) -> int:
 
             print(dump(load(tuple(options.overrides))), end="")
             return 0
-        begin = many(options.overrides, options.also, options.jobs) if options.multirun else one(options.overrides)
+        if options.multirun:
+            begin = many(options.overrides, options.also, options.jobs)
+        else:
+            begin = one(options.overrides, options.superlink)
     except FedgeoError as error:
         say(f"error: {error}")
         return 2
@@ -83,24 +87,36 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         metavar="'KEY=VALUE ...'",
         help="with -m, further runs: these overrides, and of the others those with one value",
     )
+    parser.add_argument("--superlink", metavar="NAME", help="with engine=deployment: its name in Flower's settings")
     parser.add_argument("--config", action="store_true", help="print the resolved configuration and stop")
     return parser.parse_intermixed_args(arguments)
 
 
-def one(overrides: list[str]) -> Callable[[], int]:
-    """What begins one run, in this process or over a SuperLink of its own, once everything is checked."""
+def one(overrides: list[str], connection: str | None) -> Callable[[], int]:
+    """What begins one run, in this process or over a SuperLink of its own, once everything is checked.
+
+    connection: the SuperLink of a deployment, by its name in the Flower configuration.
+    """
     job = plan(overrides)
+    if job.config.engine == "deployment" and connection is None:
+        raise FedgeoError(
+            "engine=deployment runs on a SuperLink and sites of yours: name it with --superlink, or rehearse with "
+            "scripts/deploy_local.py"
+        )
 
     def begin() -> int:
         with Progress() as progress:
             if job.config.engine == "flower":
                 (outcome,) = run_on_superlink([job], progress)
+            elif job.config.engine == "deployment" and connection is not None:
+                with Connection(connection) as superlink:
+                    outcome = run_here(job, superlink, progress)
             else:
                 outcome = run_here(job, None, progress)
-        if outcome.summary is not None:
+        if outcome.summary:
             show_summaries([(job.config.augmentation.kind, outcome.summary)])
         say(f"run directory: {job.run_dir}")
-        if outcome.summary is not None:
+        if outcome.summary:
             say(f"report: {job.run_dir / 'report.html'}")
         return 1 if outcome.error else 0
 

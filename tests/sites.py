@@ -10,7 +10,7 @@ from app.config import load
 from app.engines.deployment import LocalSite
 from app.engines.inprocess import InProcessGrid
 from app.rehearsal import data_path, write_shares
-from app.server import run
+from app.server import OnRound, run
 from tests.eeg_files import EVENTS, make_raw, save_fif
 
 EEG = (
@@ -37,12 +37,14 @@ def eeg_sites(folder: Path, number: int = 3) -> list[LocalSite]:
     return sites
 
 
-def run_over_sites(run_dir: Path, sites: Sequence[LocalSite], *overrides: str) -> dict[str, Any]:
+def run_over_sites(
+    run_dir: Path, sites: Sequence[LocalSite], *overrides: str, on_round: OnRound | None = None
+) -> dict[str, Any]:
     """The summary of one run of a deployment whose sites are function calls."""
     words = " ".join([*(f"'{word}'" for word in overrides), "engine=deployment", f"run_dir={run_dir}"])
     told = {"experiment": "quickstart", "overrides": words}
     grid = InProcessGrid(client_app.app, told, sites=[site.node_config for site in sites])
-    return run(grid, load(words), run_dir)
+    return run(grid, load(words), run_dir, on_round, overrides=words)
 
 
 def audit(site: LocalSite) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
 """Messages: what goes in comes out, alone and joined with others."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,3 +98,43 @@ def test_weights_that_are_not_finite_are_refused_by_client() -> None:
     bad = messages.train_reply({"w": torch.tensor([1.0, float("nan")])}, {}, {"num-examples": 3})
     with pytest.raises(FedgeoError, match="client 4: w holds values that are not finite"):
         messages.read_update(Message(bad, reply_to=request))
+
+
+def test_a_view_is_no_copy_and_can_be_sent_on() -> None:
+    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    view, sent = messages.View(values[:, :2]), messages.to_record({"a": values[:, :2]})["a"]
+    assert np.shares_memory(view.numpy(), values)
+    assert (view.dtype, view.shape, view.stype, view.data) == (sent.dtype, sent.shape, sent.stype, sent.data)
+    assert view.deflate() == sent.deflate()
+
+
+def test_split_takes_the_bytes_over_without_copying_them() -> None:
+    joined = messages.join({client: reply(client, 1000) for client in (0, 1)})
+    joined[messages.COHORT] = messages.cohort_record([0, 1], {})
+    array = joined.array_records[messages.ARRAYS]["ragged"]
+    data = np.frombuffer(array.data, np.uint8)
+    where = data.ctypes.data
+    size = data.nbytes
+    del data
+    _, parts, _ = messages.split(joined)
+    pieces = [part.array_records[messages.ARRAYS]["ragged"].numpy() for part in parts.values()]
+    assert all(where < piece.ctypes.data < where + size for piece in pieces)
+    assert not np.shares_memory(*pieces)
+    assert all(piece.flags.writeable for piece in pieces)
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", b"\x93NUMPY\x01\x00v\x00{'descr': '|O', "])
+def test_an_array_that_cannot_be_read_is_a_fault_of_its_sender(data: bytes) -> None:
+    joined = messages.join({0: reply(0, 2)})
+    joined[messages.COHORT] = messages.cohort_record([0], {})
+    joined.array_records[messages.ARRAYS]["ragged"].data = data
+    with pytest.raises(FedgeoError, match="cannot be read"):
+        messages.split(joined)
+
+
+def test_columns_first_is_read_as_it_was_written() -> None:
+    values = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    array = Array("float64", (2, 3), "numpy.ndarray", buffer.getvalue())
+    np.testing.assert_array_equal(messages.taken_over(array), values)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor
 
 from app.algorithms.base import Algorithm, Local, cross_entropy
@@ -25,6 +26,7 @@ from app.mixing import MixedSet, Mixing, SharedMeans, batch_means, pooled
 from app.models.base import Output, Weights
 from app.statistics import gather, merge
 from tests.running import rounds, run_in_process
+from tests.small_federation import distance
 
 P, C = 4, 3
 SHORT = ("federation.rounds=3", "augmentation.target=20")
@@ -282,11 +284,20 @@ def test_the_number_of_nodes_changes_nothing(tmp_path: Path, kind: str) -> None:
 
 
 def test_fedmix_without_mixing_is_the_plain_run(tmp_path: Path) -> None:
-    run_in_process(tmp_path / "plain", *SHORT, "augmentation=none")
-    run_in_process(tmp_path / "mixed", *SHORT, "augmentation=fedmix", "augmentation.mix=0")
+    plain = (*SHORT, "training=plain")
+    run_in_process(tmp_path / "plain", *plain, "augmentation=none")
+    run_in_process(tmp_path / "mixed", *plain, "augmentation=fedmix", "augmentation.mix=0")
     assert rounds(tmp_path / "plain") == rounds(tmp_path / "mixed")
-    run_in_process(tmp_path / "more", *SHORT, "augmentation=fedmix", "augmentation.mix=0.2")
-    assert rounds(tmp_path / "plain") != rounds(tmp_path / "more")
+
+
+@pytest.mark.parametrize("kind", ["fedmix", "fedfa"])
+def test_the_batched_loop_gives_the_same(tmp_path: Path, kind: str) -> None:
+    options = (*SHORT, f"augmentation={kind}", "augmentation.mix=0.2", "method=moon")
+    for loop in ("plain", "cohort"):
+        run_in_process(tmp_path / loop, *options, f"training={loop}")
+    plain, cohort = (load_file(tmp_path / loop / "model-final.safetensors") for loop in ("plain", "cohort"))
+    assert float(plain["linear.weight"].abs().max()) > 0.1
+    assert distance(plain, cohort) < 1e-5
 
 
 def test_fedfa_adds_as_many_samples_as_repeat_and_sends_no_covariance(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from app.data.site import local_config, site_world
 from app.engines.deployment import LocalSite
 from app.errors import FedgeoError
 from app.site import Refusal, Site, check_run, check_words
+from app.site_node import site_node
 from app.strategies.greeting import agree
-from tests.running import run_in_process
+from tests.running import rounds, run_in_process
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
 SHORT = ("federation.rounds=2", "training.epochs=1")
@@ -60,7 +61,8 @@ def site_of(site: LocalSite) -> Site:
 
 
 @pytest.fixture(scope="module")
-def ran(dealt: list[LocalSite], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[LocalSite], dict[str, Any]]:
+def ran(dealt: list[LocalSite], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run directory, the sites and the summary of one run."""
     folder = tmp_path_factory.mktemp("ran")
     fresh = [LocalSite(site.name, site.data, folder / site.name) for site in dealt]
     return folder / "run", fresh, run_over_sites(folder / "run", fresh, *SHORT)
@@ -118,6 +120,27 @@ def test_eeg_sites_share_no_name_of_a_person_or_file(tmp_path: Path) -> None:
     kept = "".join(path.read_text() for path in (tmp_path / "run").glob("*.json*"))
     assert "patient" not in sent + kept and ".fif" not in sent + kept
     assert all((own_output(site) / "model-final.safetensors").exists() for site in sites)
+
+
+def test_a_deployment_that_was_broken_off_goes_on_as_if_nothing_had_happened(
+    sites: list[LocalSite], tmp_path: Path
+) -> None:
+    """SCAFFOLD's clients keep state, which each site has under its own state-path, by the run's name."""
+    words = ("federation.rounds=3", "training.epochs=1", "method=scaffold", "federation.participation=2")
+    run_over_sites(tmp_path / "whole", sites, *words)
+
+    def power_cut(row: dict[str, Any]) -> None:
+        if row["round"] == 2:
+            raise KeyboardInterrupt
+
+    again = [LocalSite(site.name, site.data, tmp_path / "again" / site.name) for site in sites]
+    with pytest.raises(KeyboardInterrupt):
+        run_over_sites(tmp_path / "run", again, *words, on_round=power_cut)
+    site_node.cache_clear()  # the next message is a new process
+    run_over_sites(tmp_path / "run", again, *words, f"resume={tmp_path / 'run'}")
+    assert rounds(tmp_path / "run") == rounds(tmp_path / "whole")
+    models = [tmp_path / name / "model-final.safetensors" for name in ("whole", "run")]
+    assert models[0].read_bytes() == models[1].read_bytes() == (own_output(again[0]) / models[0].name).read_bytes()
 
 
 # --- whose data ---
@@ -179,7 +202,7 @@ def test_classes_are_the_union_in_the_order_of_names() -> None:
 @pytest.mark.parametrize(
     ("said", "wanted", "message"),
     [
-        ({"a": ["cat", "dog"], "b": ["Cat", "dog"]}, None, "site b has class 'Cat', site a 'cat': they differ in capitals"),
+        ({"a": ["cat"], "b": ["Cat", "dog"]}, None, "site b has class 'Cat', site a 'cat': they differ in capitals"),
         ({"a": ["cat"], "b": ["catt"]}, ["cat", "dog"], "site b has class 'catt', which is not in federation.classes"),
     ],
 )

@@ -117,8 +117,11 @@ def local(algorithm: Algorithm, k: int, dtype: torch.dtype, *, first: bool = Fal
     if isinstance(inner, Scaffold):
         shared = weights(dtype, seed=3)
     if isinstance(inner, FedProto) and not first:
-        known = torch.tensor([1.0, 0, 1, 1], dtype=dtype)
-        shared = {"prototype": torch.randn(C, C, generator=torch.Generator().manual_seed(4), dtype=dtype), "known": known}
+        g = torch.Generator().manual_seed(4)
+        shared = {
+            "prototype": torch.randn(C, C, generator=g, dtype=dtype),
+            "known": torch.tensor([1.0, 0, 1, 1], dtype=dtype),
+        }
     stateful = bool(algorithm.client_state(start)) and not first
     return Local(start, shared, weights(dtype, seed=10 + k) if stateful else {})
 
@@ -225,11 +228,9 @@ def test_a_set_too_large_to_be_shuffled_whole_is_read_in_windows(monkeypatch: py
         )
         for k, n in enumerate((900, 300, 1100))
     ]
-    for method in ("picks", "batches"):  # what fits 300 samples is too small for the two others
-        whole = getattr(AugmentedSet, method)
-        monkeypatch.setattr(
-            AugmentedSet, method, lambda self, size, g, window=300 * (4 * P + 8), whole=whole: whole(self, size, g, window)
-        )
+    picks = AugmentedSet.picks
+    room = 300 * (4 * P + 8)  # what fits 300 samples is too small for the two others
+    monkeypatch.setattr(AugmentedSet, "picks", lambda self, size, g, window=None: picks(self, size, g, room))
     chosen = replace(SETTINGS, batch_size=50, epochs=1)
     begun = [local(FedAvg(), k, torch.float32) for k in range(3)]
     assert_same(together(sets, FedAvg(), chosen, begun), one_by_one(sets, FedAvg(), chosen, begun), 1e-5)
@@ -238,8 +239,8 @@ def test_a_set_too_large_to_be_shuffled_whole_is_read_in_windows(monkeypatch: py
 def test_momentum_goes_on_from_kept_moments() -> None:
     sets = tensors(SIZES[:3], np.float64)
     begun = [local(FedAvg(), k, torch.float64) for k in range(3)]
-    moments = [{f"{key}/momentum_buffer": v for key, v in weights(torch.float64, seed=70 + k).items()} for k in range(2)]
-    moments.append({})  # this one starts afresh
+    earlier = [weights(torch.float64, seed=70 + k) for k in range(2)] + [{}]  # the last one starts afresh
+    moments = [{f"{key}/momentum_buffer": v for key, v in tree.items()} for tree in earlier]
     members = [Member(d, begun[k], order(k), moments[k]) for k, d in enumerate(sets)]
     reference = [
         plain.train(Head(P, C).double(), d, FedAvg(), begun[k], SETTINGS, order(k), moments[k])

@@ -80,7 +80,7 @@ class Subjects:
             "unit": "microvolt",
             "filter": data.band,
             "window": data.window,
-            "average reference": first.average_reference,
+            "average reference": any(self.trials[s].average_reference for s in self.members[client]),
             "covariance estimator": processed.estimator,
             "recentring": processed.recentre,
         }
@@ -93,6 +93,11 @@ class Subjects:
         left_out = {part: [self.domains[s] for s in subjects] for part, subjects in self.left_out.items()}
         notes = {t.subject: list(t.notes) for t in self.trials if t.notes}
         return json.dumps({"clients": clients, "left_out": left_out, "notes": notes}) + "\n"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was dropped, renamed or found missing, a line each."""
+        return tuple(f"subject {t.subject}: {note}" for t in self.trials for note in t.notes if note != "simulated")
 
     def _gather(self, part: str, subjects: tuple[int, ...]) -> Samples:
         chosen = [(s, np.flatnonzero(self.split[s] == PARTS[part])) for s in subjects]
@@ -130,7 +135,10 @@ class Subjects:
         if not chosen.recentre:
             return found
         training = self.split[subject] == TRAIN
-        return covariances.recentre(found, fit=training if training.any() else None)
+        try:
+            return covariances.recentre(found, fit=training if training.any() else None)
+        except FedgeoError as error:
+            raise FedgeoError(f"subject {trials.subject}: {error}") from error
 
 
 @functools.lru_cache(maxsize=4)
@@ -138,6 +146,9 @@ def subjects(config: Config) -> Subjects:
     """The subjects that ``config.data`` names, split and dealt to clients. FedgeoError for what cannot be had."""
     data = config.data
     assert isinstance(data, EegData)
+    if config.covariances.estimator not in covariances.ESTIMATORS:
+        allowed = ", ".join(covariances.ESTIMATORS)
+        raise FedgeoError(f"covariances.estimator={config.covariances.estimator}: must be one of {allowed}")
     trials = tuple(read(config, data))
     check_agreement(trials)
     federation = config.federation

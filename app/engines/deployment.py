@@ -4,6 +4,7 @@ It is the rehearsal of the real thing: the same programs with the same options, 
 """
 
 import json
+import os
 import shlex
 import subprocess
 import time
@@ -104,11 +105,30 @@ class Deployment(Link):
             time.sleep(0.5)
 
 
+class Connection(Link):
+    """A SuperLink that somebody else has started, by its name in the user's own Flower configuration."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def _start(self) -> None:
+        """There is nothing to start."""
+
+    def environment(self, home: str = "home") -> dict[str, str]:
+        private = super().environment(home)
+        del private["FLWR_HOME"]
+        return private | {key: os.environ[key] for key in ("FLWR_HOME",) if key in os.environ}
+
+    def alive(self) -> bool:
+        return True  # else `flwr` says so
+
+
 def real_thing(experiment: str, overrides: Sequence[str]) -> str:
     """The commands that do the same over real machines."""
     given = shlex.join(word for word in overrides if not word.startswith(("experiment=", "engine=", "run_dir=")))
     words = f"engine=deployment {given}".strip()
-    return REAL_THING.format(experiment=json.dumps(experiment), overrides=json.dumps(words), given=given)
+    return REAL_THING.format(experiment=experiment, words=words, overrides=json.dumps(words), given=given)
 
 
 REAL_THING = """
@@ -124,6 +144,8 @@ Each site joins, with site.toml holding name, data-path, state-path and output-p
   flower-supernode --root-certificates ca.crt --superlink SERVER:8000 \\
       --auth-supernode-private-key site.key --node-config site.toml
 The run, once `flwr supernode list lab` shows all sites online; run.toml holds
-      experiment = {experiment}
+      experiment = "{experiment}"
       overrides = {overrides}
-  flwr run . lab --stream -c run.toml"""
+  flwr run . lab --stream -c run.toml
+or, with an exit code that tells of failures and the run's progress, on the server's machine:
+  scripts/run.py --superlink lab experiment={experiment} {words}"""

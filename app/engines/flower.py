@@ -16,6 +16,11 @@ class SuperLink(Link):
         self.wait_until_healthy(port)
 
 
-def simulated(nodes: int) -> tuple[str, ...]:
-    """The options of a submitted run that is simulated with this many nodes."""
-    return "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"
+def simulated(nodes: int, gpus: int = 0) -> tuple[str, ...]:
+    """The options of a submitted run that is simulated with this many nodes, which share the GPUs that it may use.
+
+    Ray hides the GPUs from a node that asks for none.
+    """
+    share = min(1.0, gpus * 1000 // nodes / 1000)
+    asked = f" client-resources-num-gpus={share:g}" if gpus else ""
+    return "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1{asked}"

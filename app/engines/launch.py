@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
@@ -21,8 +22,9 @@ from app.engines.flower import simulated
 from app.engines.inprocess import InProcessGrid
 from app.engines.link import Link
 from app.errors import FedgeoError
+from app.frozen import choose_device
 from app.logs import told
-from app.node import state_folder, together
+from app.node import build_model, local_algorithm, state_folder, together
 from app.results import check_new, default_run_dir
 from app.resume import Origin, check_resume, lock, rewind
 from app.server import run
@@ -126,13 +128,16 @@ def check(config: Config) -> int:
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
     planned = world(config)
+    if config.data.family == "eeg":  # widths that fit the channels, pools that fit the samples
+        build_model(config, local_algorithm(config), planned)
     return strategies.build(config, planned).rounds
 
 
 def execute(job: Job, superlink: Link | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
     """Run one job to its end and return its summary. Raises FedgeoError with the reason where it failed.
 
-    on_round gets every line of rounds.jsonl, on_note every line of log.txt.
+    on_round gets every line of rounds.jsonl, on_note every line of log.txt. The summary is empty where the run
+    directory is on another machine.
     """
     if superlink is None:
         with told(on_note):
@@ -153,7 +158,7 @@ def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
 def run_on_flower(job: Job, superlink: Link, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
     """Submit the job, follow its run directory, and trust nothing but its summary and the SuperLink's status."""
     lines, notes = _begun(job)
-    options = () if job.config.engine == "deployment" else simulated(nodes(job.config))
+    options = () if job.config.engine == "deployment" else simulated(nodes(job.config), gpus(job.config))
     run_id = superlink.submit(job.config.experiment, job.text, *options)
     asked = time.monotonic()
     while True:
@@ -173,9 +178,16 @@ def run_on_flower(job: Job, superlink: Link, on_round: OnRound, on_note: OnNote)
     summary = json.loads(path.read_text()) if path.exists() else None
     if summary is not None and summary["status"] != "completed":
         raise FedgeoError(summary["error"])
+    if summary is None and status == "finished:completed" and job.config.engine == "deployment":
+        return {}  # the server's machine is another one, and so is its disk
     if summary is None or status != "finished:completed":
         raise FedgeoError(f"the run ended as {status}: {details or superlink.log_tail()}")
     return dict(summary)
+
+
+def gpus(config: Config) -> int:
+    """How many GPUs the run may use: all of this machine's, none with ``device=cpu``."""
+    return torch.cuda.device_count() if choose_device(config.device).type == "cuda" else 0
 
 
 def nodes(config: Config) -> int:

@@ -34,6 +34,8 @@ NAME = "fedgeo"  # of the SuperLink in the private configuration
 class Link:
     """A SuperLink on this machine; a context manager that ends all it started. ``_start`` says how it begins."""
 
+    name = NAME  # of the SuperLink in the Flower configuration that `flwr` reads
+
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fedgeo-"))
         self.mark = uuid.uuid4().hex
@@ -110,6 +112,7 @@ class Link:
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "RAY_ADDRESS": "local",  # never join somebody's cluster by accident
             "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -117,11 +120,11 @@ class Link:
         """Start a run; returns its id. ``options`` are further ones of `flwr run`."""
         settings = self.folder / f"run-{uuid.uuid4().hex}.toml"
         settings.write_text(f"experiment = {json.dumps(experiment)}\noverrides = {json.dumps(overrides)}\n")
-        return str(self.flwr("run", str(self.folder / "fedgeo"), NAME, "-c", str(settings), *options)["run-id"])
+        return str(self.flwr("run", str(self.folder / "fedgeo"), self.name, "-c", str(settings), *options)["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
         """(status, details) of a run: the truth, which the exit code of `flwr run` does not tell."""
-        run = self.flwr("list", NAME, "--run-id", run_id)["runs"][0]
+        run = self.flwr("list", self.name, "--run-id", run_id)["runs"][0]
         return str(run["status"]), str(run.get("status-details") or "")
 
     def alive(self) -> bool:

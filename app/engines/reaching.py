@@ -7,7 +7,7 @@ waited for once enough others have answered.
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import floor
 
 from flwr.app import Error, Message, RecordDict
@@ -49,9 +49,12 @@ class Reaching(Grid):
         asking = [_Asking(message) for message in messages]
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            online = set(self.inner.get_node_ids())
-            self._send([one for one in asking if one.waits and one.node in online])
+            online = {node.node_id: node.last_activated_at for node in self.inner.get_nodes()}
+            self._send([one for one in asking if one.waits and one.node in online], online)
             self._receive([one for one in asking if one.sent])
+            for one in asking:
+                if one.sent and online.get(one.node, one.since) != one.since:
+                    one.lose(Error(ErrorCode.NODE_UNAVAILABLE, "the site started anew in the middle of its work"))
             answered = sum(one.reply is not None and not one.reply.has_error() for one in asking)
             if not any(one.sent for one in asking):
                 away = [one for one in asking if one.waits]
@@ -62,24 +65,21 @@ class Reaching(Grid):
             time.sleep(POLL_SECONDS)
         return [reply for one in asking if (reply := one.outcome()) is not None]
 
-    def _send(self, asking: list["_Asking"]) -> None:
+    def _send(self, asking: list["_Asking"], online: Mapping[int, str]) -> None:
         """Send what waits to be sent; what the SuperLink does not take waits on."""
         requests = [one.fresh() for one in asking]
         for one, number in zip(asking, list(self.inner.push_messages(requests)) if requests else [], strict=True):
-            one.sent = number or None
+            one.sent, one.since = number or None, online[one.node]
 
     def _receive(self, asking: list["_Asking"]) -> None:
         """Take what has come."""
         by_number = {one.sent: one for one in asking}
         for reply in self.inner.pull_messages([number for number in by_number if number]) if by_number else []:
             one = by_number[reply.metadata.reply_to_message_id]
-            one.sent = None
             if reply.has_error() and reply.error.code in LOST:
-                log.warning("node %d: %s", one.node, reply.error.reason)
-                one.lost = reply.error
-                one.tries += 1
+                one.lose(reply.error)
             else:
-                one.reply = reply
+                one.sent, one.reply = None, reply
 
     # --- what the inner grid does as it is ---
 
@@ -109,6 +109,7 @@ class _Asking:
         self.request = request
         self.node = request.metadata.dst_node_id
         self.sent: str | None = None
+        self.since = ""  # when the node that it was sent to had started
         self.reply: Message | None = None
         self.lost: Error | None = None
         self.tries = 0
@@ -116,6 +117,12 @@ class _Asking:
     @property
     def waits(self) -> bool:
         return self.sent is None and self.reply is None and self.tries < TRIES
+
+    def lose(self, error: Error) -> None:
+        """The site has gone away with the request."""
+        log.warning("node %d: %s", self.node, error.reason)
+        self.sent, self.lost = None, error
+        self.tries += 1
 
     def fresh(self) -> Message:
         """The request as a new message, for one is sent once only."""

@@ -17,6 +17,7 @@ from app.strategies.asking import ask, named
 
 log = logging.getLogger(__name__)
 
+LONG = 10  # entries from which a list is not told whole
 AGREED = {  # what to do where clients do not say the same
     "code": "install the same version of the app on every node",
     "classes": "give every site the same class names",
@@ -83,7 +84,18 @@ def compare(facts: dict[str, Any], client: str, reference: dict[str, Any], first
     for fact in reference:
         if facts.get(fact) != reference[fact]:
             mend = AGREED.get(fact, "encode, record and process the data in one way everywhere")
-            raise FedgeoError(f"{client} has {fact} {facts.get(fact)}, {first} has {reference[fact]}: {mend}")
+            mine, theirs = told_apart(facts.get(fact), reference[fact]), told_apart(reference[fact], facts.get(fact))
+            raise FedgeoError(f"{client} has {fact} {mine}, {first} has {theirs}: {mend}")
+
+
+def told_apart(value: Any, other: Any) -> str:
+    """A fact in words; of two long lists the entry in the first place where they differ."""
+    if not isinstance(value, list) or not isinstance(other, list) or max(len(value), len(other)) < LONG:
+        return str(value)
+    for place, (own, foreign) in enumerate(zip(value, other, strict=False), start=1):
+        if own != foreign:
+            return f"{own} in place {place}"
+    return f"{len(value)} of them"
 
 
 def agree(said: Mapping[str, Sequence[str]], wanted: Sequence[str] | None) -> tuple[str, ...]:

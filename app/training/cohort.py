@@ -11,7 +11,7 @@ the plain loop, which remains the reference.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,7 +44,7 @@ class Member:
 
 
 def chunk_size(clients: int) -> int:
-    """How many clients are trained together, of ``clients`` in all: two chunks at least, so that two cores can share."""
+    """How many clients are trained together, of ``clients`` in all: two chunks at least, for two cores."""
     return min(LARGEST, math.ceil(clients / 2))
 
 
@@ -111,12 +111,9 @@ class Chunk:
             active = sum(n > done for n in self.steps)
             upto = self.steps[active - 1]  # until the next one drops out
             views = _Views(
-                *({name: value[:active] for name, value in tree.items()} for tree in (self.weights, self.velocity)),
-                Local(
-                    {name: value[:active] for name, value in self.start.items()},
-                    self.shared,
-                    {name: value[:active] for name, value in self.state.items()},
-                ),
+                _first(self.weights, active),
+                _first(self.velocity, active),
+                Local(_first(self.start, active), self.shared, _first(self.state, active)),
                 self.losses[:active],
             )
             for x, y, share in itertools.islice(batches.of(active), upto - done):
@@ -197,59 +194,59 @@ class _Batches:
     """Every client's batches, stacked step by step in one buffer: (x, y, share) are overwritten at the next step."""
 
     def __init__(self, members: Sequence[Member], settings: LocalSettings, device: torch.device) -> None:
-        self.device = device
+        self.elsewhere = device.type != "cpu"
         self.size = min(settings.batch_size, max(len(member.data) for member in members))
         self.streams = [_stream(member, settings) for member in members]
-        self.x: Tensor | None = None
+        self.x = self.share = torch.empty(0)  # the first batch tells their shape and type
         self.y = torch.zeros((len(members), self.size), dtype=torch.int64, device=device)
-        self.share: Tensor = torch.empty(0)
+        self.places: list[tuple[Tensor, Tensor]] = []  # every client's part of x and y
         self.lengths = [0] * len(members)
         self.there: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # client -> its samples, and they on the device
 
     def of(self, clients: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The steps of the first ``clients``, without end."""
-        places: list[tuple[Tensor, Tensor]] = []
         while True:
             for k in range(clients):
                 x, y, rows = next(self.streams[k])
-                if self.x is None:
-                    self.x = torch.empty((len(self.streams), self.size, *x.shape[1:]), dtype=x.dtype, device=self.device)
-                    self.share = torch.empty(self.y.shape, dtype=x.dtype, device=self.device)
-                if len(places) <= k:
-                    places.append((self.x[k], self.y[k]))
-                if len(rows) != self.lengths[k]:
-                    self.lengths[k] = len(rows)
-                    self.share[k] = 1 / len(rows)
-                    self.share[k, len(rows) :] = 0
-                if len(rows) < self.size:
-                    rows = torch.cat([rows, rows[:1].expand(self.size - len(rows))])
-                if self.device.type != "cpu":
+                samples = rows.numel()
+                if samples != self.lengths[k]:
+                    self._share(k, samples, x)
+                if samples < self.size:
+                    rows = torch.cat([rows, rows[:1].expand(self.size - samples)])
+                if self.elsewhere:
                     x, y, rows = self._moved(k, x, y, rows)
-                torch.index_select(x, 0, rows, out=places[k][0])
-                torch.index_select(y, 0, rows, out=places[k][1])
-            assert self.x is not None
+                torch.index_select(x, 0, rows, out=self.places[k][0])
+                torch.index_select(y, 0, rows, out=self.places[k][1])
             yield self.x[:clients], self.y[:clients], self.share[:clients]
+
+    def _share(self, k: int, samples: int, x: Tensor) -> None:
+        """From now on the client's batches have so many samples."""
+        if not self.places:
+            self.x = torch.empty((*self.y.shape, *x.shape[1:]), dtype=x.dtype, device=self.y.device)
+            self.share = torch.empty(self.y.shape, dtype=x.dtype, device=self.y.device)
+            self.places = list(zip(self.x, self.y, strict=True))
+        self.lengths[k] = samples
+        self.share[k] = 1 / samples
+        self.share[k, samples:] = 0
 
     def _moved(self, k: int, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All three on the device; the samples go there once, not at every step."""
         if k not in self.there or self.there[k][0] is not x:
-            self.there[k] = (x, x.to(self.device), y.to(self.device))
-        return self.there[k][1], self.there[k][2], rows.to(self.device, non_blocking=True)
+            self.there[k] = (x, x.to(self.y.device), y.to(self.y.device))
+        return self.there[k][1], self.there[k][2], rows.to(self.y.device, non_blocking=True)
 
 
 def _stream(member: Member, settings: LocalSettings) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """A member's batches of all epochs as (x, y, rows): the batch is x[rows], y[rows]."""
-    for _ in itertools.count() if member.steps is not None else range(settings.epochs):
-        yield from _picks(member.data, settings.batch_size, member.generator)
+    epochs = itertools.count() if member.steps is not None else range(settings.epochs)
+    return itertools.chain.from_iterable(_picks(member.data, settings.batch_size, member.generator) for _ in epochs)
 
 
-def _picks(data: Any, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _picks(data: Any, batch_size: int, generator: torch.Generator) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
     """One epoch. A set that has no ``picks`` gives its batches whole."""
     if hasattr(data, "picks"):
-        yield from data.picks(batch_size, generator)
-    else:
-        for x, y in data.batches(batch_size, generator):
-            yield x, y, torch.arange(len(y))
+        return data.picks(batch_size, generator)
+    return ((x, y, torch.arange(len(y))) for x, y in data.batches(batch_size, generator))
 
 
 def _steps(member: Member, settings: LocalSettings) -> int:
@@ -257,6 +254,11 @@ def _steps(member: Member, settings: LocalSettings) -> int:
     if member.steps is not None:
         return member.steps
     return settings.epochs * math.ceil(len(member.data) / settings.batch_size)
+
+
+def _first(tree: Weights, clients: int) -> Weights:
+    """The part of stacked tensors that belongs to the first clients; writing to it writes to them."""
+    return {name: value[:clients] for name, value in tree.items()}
 
 
 def _entered(member: Member, algorithm: Algorithm) -> Member:
@@ -287,8 +289,6 @@ class _Product(torch.autograd.Function):
 def forward(weights: Weights, x: Tensor) -> Output:
     """A linear head's output for one client, W (C, p) and x (..., p), or for several, (K, C, p) and (K, B, p)."""
     weight, bias = weights[WEIGHT], weights[BIAS]
-    if weight.ndim == 2:
-        logits = F.linear(x, weight, bias)
-    else:
-        logits = (_Product.apply(x, weight) + bias.unsqueeze(-1)).mT
+    alone = weight.ndim == 2
+    logits = F.linear(x, weight, bias) if alone else (_Product.apply(x, weight) + bias.unsqueeze(-1)).mT
     return Output(logits, logits)

@@ -143,3 +143,11 @@ def test_shift_is_refused_by_name_without_a_second_domain(embeddings: Path, tmp_
         run_in_process(tmp_path / "one", "augmentation=shift")
     with pytest.raises(FedgeoError, match="augmentation=shift: a client holds a mixture of domains"):
         ran(tmp_path / "mixed", embeddings, "augmentation=shift", "federation.partition=iid")
+
+
+def test_cohorts_train_shifted_samples_from_a_head_as_single_clients_do(embeddings: Path, tmp_path: Path) -> None:
+    chosen = ("augmentation=shift", "augmentation.noise=true", "model.init=lda")
+    ran(tmp_path / "plain", embeddings, *chosen)
+    ran(tmp_path / "cohort", embeddings, *chosen, "training.loop=cohort")
+    plain, cohort = (load_file(tmp_path / name / "model-final.safetensors") for name in ("plain", "cohort"))
+    np.testing.assert_allclose(cohort["linear.weight"], plain["linear.weight"], rtol=1e-4, atol=1e-5)

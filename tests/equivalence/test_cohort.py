@@ -46,13 +46,12 @@ def test_cohort_and_plain_give_the_same_run(tmp_path: Path, overrides: tuple[str
         assert (ours["clients"], ours["bytes_up"]) == (reference["clients"], reference["bytes_up"])
 
 
-@pytest.mark.parametrize("extra", [(), ("federation.participation=0.5",), ("federation.clients=23",)], ids=" ".join)
+@pytest.mark.parametrize("extra", [("federation.participation=0.5",), ("federation.clients=23",)], ids=" ".join)
 def test_the_number_of_nodes_changes_no_byte(tmp_path: Path, extra: tuple[str, ...]) -> None:
     for number in (1, 3):
         run_in_process(tmp_path / str(number), *SHORT, "training=cohort", *extra, nodes=number)
-    for number in (3,):
-        assert rounds(tmp_path / str(number)) == rounds(tmp_path / "1")
-        assert all(torch.equal(value, model(tmp_path / "1")[name]) for name, value in model(tmp_path / str(number)).items())
+    assert rounds(tmp_path / "3") == rounds(tmp_path / "1")
+    assert_near(tmp_path / "3", tmp_path / "1", tolerance=0)
 
 
 def test_what_the_batched_loop_cannot_do_falls_back_to_the_plain_one(tmp_path: Path) -> None:

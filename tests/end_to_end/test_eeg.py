@@ -1,0 +1,460 @@
+"""FedSPDnet, whole: simulated and real recordings, every method, what is refused and what is told."""
+
+import json
+import shlex
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mne
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from scipy.io import savemat
+
+from app.config import load
+from app.data.subjects import Subjects, subjects
+from app.data.world import Samples
+from app.errors import FedgeoError
+from app.evaluation import f1_macro
+from app.manifolds import distance_to_stiefel
+from app.models.eegnet import EEGNet
+from app.node import build_model, local_algorithm
+from app.training.plain import predict
+from scripts import run as script
+from tests.eeg_files import CHANNELS, make_raw, save
+from tests.running import rounds, run_in_process
+
+SIMULATED = ("experiment=eeg_demo", "data.subjects=6", "data.trials_per_class=10", "federation.rounds=3")
+EEGNET = ("method=fedavg", "model=eegnet")
+EVENTS = "data.events={left_hand: T1, right_hand: T2}"
+
+
+def simulated(folder: Path, *overrides: str, nodes: int = 1) -> dict[str, Any]:
+    return run_in_process(folder, *SIMULATED, *overrides, nodes=nodes)
+
+
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+# --- engines and methods ------------------------------------------------------------------------------
+
+METHODS = [
+    ("method=projavg",),
+    ("method=rlavg", "federation.participation=0.5"),
+    ("method=fedavg",),
+    (*EEGNET, "federation.participation=2"),
+    ("method=tangent_lr",),
+    ("method=mdm",),
+    ("method=local",),
+    ("method=projavg", "training.keep_moments=true", "federation.weights=real"),
+    ("method=rlavg", "data.split=leave_subjects_out"),
+    ("method=fedopt",),
+]
+
+
+@pytest.mark.parametrize("options", METHODS, ids=" ".join)
+def test_the_number_of_nodes_changes_nothing(tmp_path: Path, options: tuple[str, ...]) -> None:
+    summaries = [simulated(tmp_path / str(nodes), *options, nodes=nodes) for nodes in (1, 3)]
+    assert rounds(tmp_path / "1") == rounds(tmp_path / "3")
+    assert summaries[0]["status"] == "completed"
+    if options != ("method=local",):
+        models = [tmp_path / str(nodes) / "model-final.safetensors" for nodes in (1, 3)]
+        assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_each_method_leaves_the_weights_that_it_should(tmp_path: Path) -> None:
+    expected = {
+        "projavg": {"stiefel.0", "linear.weight", "linear.bias"},
+        "fedavg": {"bimap.0.matrix", "linear.weight", "linear.bias"},
+        "tangent_lr": {"mean", "linear.weight", "linear.bias"},
+        "mdm": {"means"},
+    }
+    for method, names in expected.items():
+        simulated(tmp_path / method, f"method={method}", "federation.rounds=1")
+        assert set(tensors(tmp_path / method / "model-final.safetensors")) == names
+    kept = tensors(tmp_path / "projavg" / "model-final.safetensors")["stiefel.0"]
+    assert kept.dtype == torch.float64 and distance_to_stiefel(kept) < 1e-12
+    simulated(tmp_path / "local", "method=local", "federation.rounds=1")
+    assert not list((tmp_path / "local").glob("model-*"))  # there is no common model
+
+
+def test_saved_models_score_what_the_rounds_say(tmp_path: Path) -> None:
+    for method in ("projavg", "tangent_lr", "centralised"):
+        words = [*SIMULATED, f"method={method}"]
+        run_in_process(tmp_path / method, *words)
+        config = load(words)
+        world = subjects(config)
+        model = build_model(config, local_algorithm(config), world)
+        model.load(tensors(tmp_path / method / "model-final.safetensors"))
+        own = [world.held_out("test", k) for k in range(len(world))]
+        x, y = np.concatenate([s.x for s in own]), np.concatenate([s.y for s in own])
+        confusion = np.zeros((2, 2), dtype=int)
+        np.add.at(confusion, (y, predict(model, x).argmax(1)), 1)
+        line = rounds(tmp_path / method)[-1]
+        assert line["accuracy"] == pytest.approx(np.trace(confusion) / len(y))
+        assert line["f1_macro"] == pytest.approx(f1_macro(confusion))
+        told = json.loads((tmp_path / method / "confusion.json").read_text())
+        assert told["counts"] == confusion.tolist()
+
+
+def test_scores_are_told_pooled_by_client_and_by_subject(tmp_path: Path) -> None:
+    simulated(tmp_path / "run", "federation.rounds=1")
+    (line,) = rounds(tmp_path / "run")
+    assert set(line["accuracy_by_domain"]) == {f"simulated-{i}" for i in range(1, 7)}
+    assert {"f1_macro", "f1_macro_clients", "val_f1_macro", "val_loss", "clamped_fraction"} <= set(line)
+    assert 0 <= line["f1_macro_clients"] <= 1 and line["clamped_fraction"] == 0
+
+
+def test_fitted_methods_take_one_round_and_all_clients(tmp_path: Path) -> None:
+    for method in ("tangent_lr", "mdm"):
+        summary = simulated(tmp_path / method, f"method={method}", "federation.participation=0.5", "model.hidden=[3]")
+        (line,) = rounds(tmp_path / method)
+        assert (line["clients"], summary["rounds"]) == (3, 1)
+        assert line["bytes_up"] > 2 * 3 * 22 * 22 * 8  # questions of the fit count
+
+
+def test_local_models_are_each_clients_own_and_nothing_is_sent(tmp_path: Path) -> None:
+    simulated(tmp_path / "local", "method=local")
+    assert all(line["bytes_down"] == 0 for line in rounds(tmp_path / "local"))
+    simulated(tmp_path / "federated")
+    first, other = rounds(tmp_path / "local"), rounds(tmp_path / "federated")
+    assert first[0]["train_loss"] == other[0]["train_loss"]  # all start from the same weights
+    assert first[1]["train_loss"] != other[1]["train_loss"]
+
+
+def test_centralised_counts_epochs_and_reports_its_best_checkpoint(tmp_path: Path) -> None:
+    summary = simulated(tmp_path / "run", "method=centralised", "federation.rounds=10", "training.lr=0.1")
+    lines = rounds(tmp_path / "run")
+    assert len(lines) == 20  # 10 rounds of 2 epochs
+    best = min(lines, key=lambda line: line["val_loss"])
+    assert (summary["best_round"], summary["final"]) == (best["round"], best["f1_macro"])
+    assert summary["by_domain"] == best["accuracy_by_domain"]
+    assert best["round"] < 20  # else this shows nothing
+
+
+def test_centralised_stops_early(tmp_path: Path) -> None:
+    options = ("method=centralised", "method.patience=3", "federation.rounds=30", "training.lr=0.1")
+    summary = simulated(tmp_path / "run", *options)
+    lines = rounds(tmp_path / "run")
+    assert len(lines) == summary["best_round"] + 3 < 60
+    simulated(tmp_path / "patient", *options, "method.patience=1000")
+    assert rounds(tmp_path / "patient")[: len(lines)] == lines
+
+
+def test_adam_restarts_each_round_unless_its_moments_are_kept(tmp_path: Path) -> None:
+    lines = {}
+    for kept in ("false", "true"):
+        simulated(tmp_path / kept, f"training.keep_moments={kept}")
+        lines[kept] = rounds(tmp_path / kept)
+    assert lines["false"][0] == lines["true"][0]
+    assert lines["false"][1]["train_loss"] != lines["true"][1]["train_loss"]
+
+
+def test_the_rate_falls_when_validation_stops_improving(tmp_path: Path) -> None:
+    """Patience 0 and a rate that diverges from the best: training slows down against a constant rate."""
+    options = ("federation.rounds=6", "training.lr=0.3", "training.patience=0", "training.factor=0.01")
+    for schedule in ("plateau", "constant"):
+        simulated(tmp_path / schedule, *options, f"training.schedule={schedule}")
+    plateau, constant = (rounds(tmp_path / s) for s in ("plateau", "constant"))
+    worse = next(i for i in range(1, 6) if constant[i]["val_loss"] > min(c["val_loss"] for c in constant[:i]))
+    assert plateau[: worse + 1] == constant[: worse + 1]
+    assert plateau[worse + 1]["train_loss"] != constant[worse + 1]["train_loss"]
+
+
+# --- EEGNet -------------------------------------------------------------------------------------------
+
+
+def test_a_saved_eegnet_says_where_its_statistics_are_and_works_after_calibration(tmp_path: Path) -> None:
+    simulated(tmp_path / "run", *EEGNET)
+    path = tmp_path / "run" / "model-final.safetensors"
+    with safe_open(path, "pt") as file:
+        said = json.loads(file.metadata()["fedgeo"])
+    assert "stayed with the clients" in said["batch_norm"] and "calibrate()" in said["batch_norm"]
+    weights = tensors(path)
+    assert not [name for name in weights if "running" in name or "tracked" in name]
+    world = subjects(load([*SIMULATED, *EEGNET]))
+    model = EEGNet(22, 384, 2, 128.0)
+    model.load(weights)
+    x = world.held_out("test", 0).x
+    before = predict(model, x)
+    model.calibrate(torch.from_numpy(x))
+    assert not np.allclose(before, predict(model, x))
+
+
+def test_other_models_say_nothing_of_batch_norm(tmp_path: Path) -> None:
+    simulated(tmp_path / "run", "federation.rounds=1")
+    with safe_open(tmp_path / "run" / "model-final.safetensors", "pt") as file:
+        assert "batch_norm" not in json.loads(file.metadata()["fedgeo"])
+
+
+# --- what is told -------------------------------------------------------------------------------------
+
+
+def test_simulated_is_said_wherever_its_numbers_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SIMULATED, "engine=inprocess", "federation.rounds=1"]
+    assert script.main([*words, f"run_dir={tmp_path / 'one'}"]) == 0
+    assert "Simulated recordings" in capsys.readouterr().out
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["simulated"] is True
+    assert "Simulated recordings" in (tmp_path / "one" / "report.html").read_text()
+    sweep = ["-m", "-j", "1", *words, "method=projavg,rlavg", "--also", "method=fedavg model=eegnet"]
+    assert script.main([*sweep, f"sweep_dir={tmp_path / 'several'}"]) == 0
+    assert "Simulated recordings" in capsys.readouterr().out
+    assert "Simulated recordings" in (tmp_path / "several" / "report.html").read_text()
+    kinds = [json.loads(p.read_text())["method"] for p in sorted((tmp_path / "several").glob("*/summary.json"))]
+    assert sorted(kinds) == ["fedavg", "projavg", "rlavg"]
+
+
+def test_real_recordings_are_not_called_simulated(tmp_path: Path) -> None:
+    for subject in ("a", "b"):
+        save(make_raw(seed=ord(subject)), tmp_path / "data" / subject / "x_raw.fif")
+    summary = run_in_process(tmp_path / "run", *map(shlex.quote, recorded(tmp_path / "data")))
+    assert summary["simulated"] is False
+    assert "Simulated" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_eigenvalues_that_are_mostly_clamped_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SIMULATED, "engine=inprocess", "model.epsilon=1000", f"run_dir={tmp_path / 'run'}"]
+    assert script.main(words) == 0
+    said = capsys.readouterr().out
+    assert "ReEig clamps 100 % of the eigenvalues" in said and "microvolt" in said
+    (warning,) = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    assert warning in (tmp_path / "run" / "log.txt").read_text()
+    assert warning in (tmp_path / "run" / "report.html").read_text()
+    assert simulated(tmp_path / "other")["warnings"] == []
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "message"),
+    [
+        ("channels", [f"E{i}" for i in (2, 1, *range(3, 23))], "client 1 has channels E2 in place 1, client 0 has E1"),
+        ("sampling rate", 160.0, "client 1 has sampling rate 160.0, client 0 has 128.0"),
+        ("average reference", True, "client 1 has average reference True, client 0 has False"),
+        ("filter", None, "client 1 has filter None, client 0 has [8.0, 32.0]"),
+    ],
+)
+def test_sites_that_differ_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact: str, value: object, message: str
+) -> None:
+    real = Subjects.facts
+    monkeypatch.setattr(
+        Subjects, "facts", lambda self, client: real(self, client) | ({fact: value} if client == 1 else {})
+    )
+    with pytest.raises(FedgeoError) as caught:
+        simulated(tmp_path / "run", nodes=2)
+    assert message in str(caught.value)
+    assert not rounds(tmp_path / "run")
+
+
+UNFIT = [
+    (("experiment=eeg_demo", "model=linear"), "model=linear reads embeddings, data=simulated_eeg is EEG"),
+    (("method=projavg",), "method=projavg is made for model=spdnet"),
+    (("method=rlavg",), "method=rlavg is made for model=spdnet"),
+    (("experiment=eeg_demo", "method=projavg", "model=eegnet"), "method=projavg is made for model=spdnet"),
+    (("method=mdm",), "method=mdm works on covariances of EEG trials, data=sklearn_digits are images"),
+    (("method=tangent_lr",), "method=tangent_lr works on covariances of EEG trials"),
+    (("model=spdnet", "augmentation=none"), "model=spdnet reads EEG trials, data=sklearn_digits are images"),
+    (("experiment=eeg_demo", "method=scaffold"), "method=scaffold"),
+    (("experiment=eeg_demo", "augmentation=ggeur"), "augmentation=ggeur is for image embeddings"),
+    (("experiment=eeg_demo", "model.hidden=[40]"), "SPDnet widths [40]"),
+    (("experiment=eeg_demo", "model.hidden=[8,12]"), "SPDnet widths [8, 12]"),
+    (("experiment=eeg_demo", *EEGNET, "data.window=[0,0.2]"), "EEGNet pools (4, 8) leave nothing of 26 samples"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), UNFIT)
+def test_what_does_not_go_together_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    refused([*words, f"run_dir={tmp_path / 'run'}"], capsys, message)
+    assert not (tmp_path / "run").exists()
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str], *parts: str) -> None:
+    """run.py must end with 2 and one line that holds all the parts."""
+    assert script.main([*words, "engine=inprocess"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.out == ""
+    for part in parts:
+        assert part in said.err
+
+
+def recorded(folder: Path) -> list[str]:
+    """A run on recordings of four channels."""
+    words = ["experiment=eeg_folder", f"data.path={folder}", EVENTS, "model.hidden=[2]", "federation.rounds=1"]
+    return [*words, f"cache_dir={folder.parent / 'cache'}"]
+
+
+def no_number(raw: mne.io.BaseRaw) -> None:
+    raw._data[CHANNELS.index("C3"), 5000] = np.nan
+
+
+def flat(raw: mne.io.BaseRaw) -> None:
+    raw._data[CHANNELS.index("Oz")] = 3e-6
+
+
+def volts(raw: mne.io.BaseRaw) -> None:
+    raw._data *= 1e6
+
+
+def no_channel(raw: mne.io.BaseRaw) -> None:
+    raw.drop_channels(["C3"])
+
+
+def no_event(raw: mne.io.BaseRaw) -> None:
+    raw.set_annotations(None)
+
+
+def other_classes(raw: mne.io.BaseRaw) -> None:
+    raw.annotations.description[:] = "T7"
+
+
+BAD: list[tuple[Callable[[mne.io.BaseRaw], None], tuple[str, ...]]] = [
+    (no_number, ("channel C3 holds values that are not numbers",)),
+    (flat, ("channel Oz is flat in 10 of 10 trials",)),
+    (volts, ("expected 1 to 100", "data.scale by 1e-06")),
+    (no_channel, ("no channel C3",)),
+    (no_event, ("none of the annotations",)),
+    (other_classes, ("none of the annotations", "T7")),
+]
+
+
+@pytest.mark.parametrize(("spoil", "parts"), BAD, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_bad_recording_is_refused_by_subject_file_and_channel(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[mne.io.BaseRaw], None],
+    parts: tuple[str, ...],
+) -> None:
+    save(make_raw(seed=5), tmp_path / "data" / "good" / "x_raw.fif")
+    raw = make_raw()
+    spoil(raw)
+    save(raw, tmp_path / "data" / "bad" / "x_raw.fif")
+    refused(recorded(tmp_path / "data"), capsys, "subject bad", "bad/x_raw.fif", *parts)
+
+
+def test_another_sampling_rate_and_a_truncated_file_are_refused_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(make_raw(seed=5), tmp_path / "data" / "good" / "x.edf")
+    path = save(make_raw(rate=128.0), tmp_path / "data" / "slow" / "x.edf")
+    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", "128 Hz", "160 Hz", "data.resample=128")
+    path.write_bytes(path.read_bytes()[:20_000])
+    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", f"delete {path}")
+
+
+def test_what_can_be_handled_is_and_is_reported(tmp_path: Path) -> None:
+    """Another channel order, an average reference at one of two subjects, a subject without a class."""
+    data = tmp_path / "data"
+    save(make_raw(seed=5), data / "a" / "x_raw.fif")
+    save(make_raw(channels=CHANNELS[::-1], labels=("T1",) * 10), data / "b" / "x_raw.fif")
+    save(make_raw(seed=7).set_eeg_reference("average", verbose="ERROR"), data / "c" / "x_raw.fif")
+    summary = run_in_process(tmp_path / "run", *map(shlex.quote, recorded(data)), "federation.subjects_per_client=3")
+    assert summary["status"] == "completed"
+    told = (tmp_path / "run" / "log.txt").read_text()
+    assert "subject b: no trial of class right_hand" in told
+    assert "subject c: c/x_raw.fif: average reference: covariances have rank 3 of 4" in told
+
+
+# --- the presets --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise socket.gaierror("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("preset", "parts"),
+    [
+        ("fedspdnet_physionetmi", ("PhysionetMI: subject 1 is not complete", "about 1.7 GB")),
+        ("fedspdnet_weibo2014_half", ("Weibo2014: subject 1 is not complete", "about 2 GB")),
+    ],
+)
+def test_a_preset_without_its_data_says_what_to_fetch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offline: None, preset: str, parts: tuple[str, ...]
+) -> None:
+    assert script.main([f"experiment={preset}", "engine=inprocess", f"data.path={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    for part in (*parts, str(tmp_path)):
+        assert part in line
+    assert "Traceback" not in said
+
+
+def weibo(folder: Path, subject: int) -> None:
+    """A file of Weibo2014's own form, of noise."""
+    rng = np.random.default_rng(subject)
+    data = 20 * rng.standard_normal((64, 1600, 28))
+    (folder / "MNE-weibo-2014").mkdir(exist_ok=True)
+    savemat(folder / "MNE-weibo-2014" / f"subject_{subject}.mat", {"data": data, "label": np.tile(range(1, 8), 4)})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_weibo2014_as_printed_has_the_papers_parameters(tmp_path: Path, offline: None) -> None:
+    for subject in (1, 2):
+        weibo(tmp_path, subject)
+    words = ("experiment=fedspdnet_weibo2014", "variant=paper", "data.subjects=[1,2]", f"data.path={tmp_path}")
+    words = (*words, "federation.rounds=1", "federation.subjects_per_client=1", f"cache_dir={tmp_path / 'cache'}")
+    assert run_in_process(tmp_path / "spdnet", *words)["parameters"] == 4_715
+    assert run_in_process(tmp_path / "eegnet", *words, *EEGNET)["parameters"] == 5_303
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_physionetmi_as_printed_runs_on_real_recordings(tmp_path: Path, test_data: Path, offline: None) -> None:
+    below = Path("MNE-eegbci-data", "files", "eegmmidb", "1.0.0")
+    for subject in ("S001", "S004", "S015", "S042"):
+        (tmp_path / below / subject).mkdir(parents=True)
+        for file in sorted((test_data / "eeg" / below / subject).glob("*.edf")):
+            (tmp_path / below / subject / file.name).symlink_to(file.resolve())
+    words = ("experiment=fedspdnet_physionetmi", "variant=paper", "data.subjects=[1,4,15,42]", f"data.path={tmp_path}")
+    words = (*words, "federation.rounds=2", f"cache_dir={tmp_path / 'cache'}")
+    summary = run_in_process(tmp_path / "spdnet", *words)
+    assert (summary["parameters"], summary["variant"], summary["metric"]) == (2_452, "paper", "f1_macro")
+    assert [line["clients"] for line in rounds(tmp_path / "spdnet")] == [2, 2]
+    half = run_in_process(tmp_path / "half", *words, "federation.participation=0.5", "method=rlavg")
+    assert [line["clients"] for line in rounds(tmp_path / "half")] == [1, 1] and half["method"] == "rlavg"
+    assert run_in_process(tmp_path / "eegnet", *words, *EEGNET)["parameters"] == 3_284
+
+
+# --- real left and right hands ------------------------------------------------------------------------
+
+
+def real(folder: Path, test_data: Path, seed: int, *overrides: str) -> float:
+    """ProjAvg's macro F1 on the recordings of subjects 1, 7, 15 and 42."""
+    words = ["experiment=eeg_folder", f"data.path={test_data / 'eeg'}", EVENTS, "data.runs=[4,8,12]"]
+    words += ["data.subjects=[1,7,15,42]", "federation.rounds=60", f"seed={seed}", *overrides]
+    return float(run_in_process(folder / str(seed), *map(shlex.quote, words))["final"])
+
+
+@pytest.mark.slow
+def test_projavg_learns_real_left_and_right_hands(tmp_path: Path, test_data: Path) -> None:
+    assert np.mean([real(tmp_path, test_data, seed) for seed in (1, 2, 3)]) >= 0.70
+
+
+@pytest.mark.slow
+def test_projavg_learns_nothing_from_shuffled_labels(
+    tmp_path: Path, test_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Subjects.train
+
+    def shuffled(self: Subjects, client: int) -> Samples:
+        own = train(self, client)
+        return replace(own, y=np.random.default_rng([self.config.seed, client]).permutation(own.y))
+
+    monkeypatch.setattr(Subjects, "train", shuffled)
+    assert np.mean([real(tmp_path, test_data, seed) for seed in (1, 2, 3)]) < 0.60

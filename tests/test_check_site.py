@@ -1,0 +1,177 @@
+"""What an engineer is told of the site's data before joining, and with which exit code."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mne
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.findings import Findings, words
+from app.site_check import check_site, statistics_bytes
+from app.statistics import gather
+from scripts import check_site as script
+from tests.eeg_files import EVENTS, make_raw, save_fif
+
+QUICK = ("experiment=quickstart",)
+RUN = ("experiment=eeg_folder", f"data.events={{{', '.join(f'{k}: {v}' for k, v in EVENTS.items())}}}",
+       "data.window=[0.0,1.5]", "model.hidden=[3]")  # fmt: skip
+
+
+def images(folder: Path, counts: dict[str, int]) -> Path:
+    rng = np.random.default_rng(0)
+    for name, number in counts.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(number):
+            Image.fromarray(rng.integers(0, 255, (8, 8), np.uint8)).save(folder / name / f"{index}.png")
+    return folder
+
+
+def recordings(folder: Path, scale: float = 1.0, **settings: Any) -> Path:
+    for part in range(4):
+        raw = make_raw(seed=part, **settings)
+        raw.apply_function(lambda row: row * scale)
+        save_fif(raw, folder / "patient" / f"run-{part}.fif")
+    return folder
+
+
+def test_readable_images_can_join(tmp_path: Path) -> None:
+    found = check_site(images(tmp_path / "data", {"cat": 40, "dog": 20, "cow": 4}), QUICK)
+    assert (found.ok, found.kind) == (True, "images")
+    assert found.classes == {"cat": 40, "cow": 4, "dog": 20}
+    assert found.training["cat"] == 28 and found.shared == {"cat": 30, "dog": 10}
+    assert found.warnings == ["fewer than 10 training samples, so nothing is told of the class: cow"]
+    assert found.details["dimension"] == 64
+
+
+def test_the_bytes_are_those_of_the_statistics(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for counts, p in (([20, 12], 64), ([100, 40], 16), ([33, 31, 32], 64)):
+        x, y = rng.normal(size=(sum(counts), p)), np.repeat(np.arange(len(counts)), counts)
+        for precision in ("float32", "float64"):
+            sent = sum(array.nbytes for array in gather(x, y).to_arrays(precision).values())
+            assert statistics_bytes(counts, p, precision) == sent
+
+
+def test_every_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = images(tmp_path / "data", {"cat": 20, "dog": 20})
+    for name in ("cat/3.png", "dog/7.png"):
+        (folder / name).write_bytes(b"no image")
+    found = check_site(folder, QUICK)
+    assert not found.ok
+    assert all(any(name in fault for fault in found.faults) for name in ("cat/3.png", "dog/7.png"))
+
+
+def test_images_that_are_there_twice_are_told(tmp_path: Path) -> None:
+    folder = images(tmp_path / "data", {"cat": 20, "dog": 20})
+    (folder / "dog" / "copy.png").write_bytes((folder / "cat" / "0.png").read_bytes())
+    assert check_site(folder, QUICK).warnings == ["1 images are there twice, 1 of them in two classes"]
+
+
+def test_good_recordings_can_join(tmp_path: Path) -> None:
+    found = check_site(recordings(tmp_path / "data"), RUN)
+    assert (found.faults, found.kind) == ([], "eeg")
+    assert found.classes == {"left_hand": 20, "right_hand": 20}
+    assert found.details["recordings"] == 4 and "T1 (20), T2 (20)" in found.details["annotations"]
+    assert "19.8 microvolt" in found.details["unit"]
+
+
+def test_recordings_are_described_before_the_events_are_known(tmp_path: Path) -> None:
+    found = check_site(recordings(tmp_path / "data"))
+    assert found.ok and not found.classes
+    assert any("data.events" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(1e-6, "1e+06"), (1e6, "1e-06"), (1e-3, "1000")])
+def test_a_wrong_unit_is_told_with_the_factor_that_mends_it(tmp_path: Path, scale: float, factor: str) -> None:
+    folder = recordings(tmp_path / "data", scale)
+    assert any(f"multiply data.scale by {factor}" in fault for fault in check_site(folder, RUN).faults)
+    assert check_site(folder, (*RUN, f"data.scale={factor}")).ok
+
+
+def test_an_epsilon_that_clamps_everything_is_a_fault_with_one_that_fits(tmp_path: Path) -> None:
+    folder = recordings(tmp_path / "data")
+    words_ = (*RUN, "covariances.recentre=false", "data.band=null")
+    found = check_site(folder, (*words_, "model.epsilon=1e6"))
+    (fault,) = found.faults
+    assert "model.epsilon=1e+06 clamps 100.0 % of the eigenvalues, so that nothing can be learned" in fault
+    fits = fault.rsplit("set it to ", 1)[1].split(" ")[0]
+    assert check_site(folder, (*words_, f"model.epsilon={fits}")).ok
+
+
+def test_recordings_that_do_not_go_together_are_told(tmp_path: Path) -> None:
+    folder = recordings(tmp_path / "data")
+    save_fif(make_raw(channels=("C4", "Fp1", "C3")), folder / "patient" / "run-9.fif")
+    assert any("no channel Oz" in fault for fault in check_site(folder, RUN).faults)
+
+
+def test_a_recording_that_breaks_off_is_named(tmp_path: Path) -> None:
+    folder = recordings(tmp_path / "data")
+    path = folder / "patient" / "run-2.fif"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    mne.set_log_level("ERROR")
+    assert any("run-2.fif" in fault for fault in check_site(folder, RUN).faults)
+
+
+def node_config(tmp_path: Path, **more: str) -> Path:
+    told = {"name": "berlin", **{f"{part}-path": tmp_path / part for part in ("data", "state", "output")}}
+    path = tmp_path / "site.toml"
+    path.write_text("".join(f'{key} = "{value}"\n' for key, value in (told | more).items()))
+    return path
+
+
+def test_a_node_config_is_checked_with_its_folders(tmp_path: Path) -> None:
+    images(tmp_path / "data", {"cat": 20, "dog": 20})
+    assert check_site(node_config(tmp_path), QUICK).ok
+    assert check_site(node_config(tmp_path, colour="red"), QUICK).faults[0].startswith("node-config: unknown colour")
+    pinned = check_site(node_config(tmp_path, code="0" * 64), QUICK)
+    assert any(fault.startswith("code=000000000000: the app here is") for fault in pinned.faults)
+    (tmp_path / "file").write_text("")
+    blocked = check_site(node_config(tmp_path, **{"output-path": str(tmp_path / "file" / "o")}), QUICK)
+    assert any(fault.startswith("output-path=") for fault in blocked.faults)
+
+
+def test_the_sites_policy_decides_what_is_told(tmp_path: Path) -> None:
+    folder = images(tmp_path / "data", {"cat": 40, "dog": 20})
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("min_count: 20\n")
+    assert check_site(folder, QUICK, policy).shared == {"cat": 30}
+
+
+@pytest.mark.parametrize("what", ["nothing", "text", "few"])
+def test_what_cannot_join_exits_with_1_and_says_so(tmp_path: Path, what: str, capsys: Any) -> None:
+    folder = tmp_path / "data"
+    if what == "text":
+        folder.mkdir()
+        (folder / "notes.txt").write_text("x")
+    if what == "few":
+        images(folder, {"cat": 4, "dog": 4})
+    assert script.main([str(folder), *QUICK]) == 1
+    said = capsys.readouterr().out
+    assert "FAULT: " in said and said.strip().endswith("the site cannot join yet")
+
+
+@pytest.mark.parametrize("kind", ["images", "eeg"])
+def test_the_script_prints_json_and_nothing_else(tmp_path: Path, kind: str, capsys: Any) -> None:
+    made = images(tmp_path / "data", {"a": 20, "b": 20}) if kind == "images" else recordings(tmp_path / "data")
+    assert script.main([str(made), "--json", *(QUICK if kind == "images" else RUN)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] and list(said["classes"].values()) == [20, 20]
+
+
+def test_images_do_not_fit_a_run_over_recordings(tmp_path: Path) -> None:
+    found = check_site(images(tmp_path / "data", {"cat": 20, "dog": 20}), RUN)
+    assert "holds images, experiment=eeg_folder is for recordings" in found.faults[0]
+
+
+def test_nothing_is_written_beside_the_data(tmp_path: Path) -> None:
+    recordings(tmp_path / "data")
+    check_site(tmp_path / "data", RUN)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_words_end_with_the_verdict() -> None:
+    assert words(Findings("/data"))[-1] == "the site can join"
+    assert words(Findings("/data", faults=["x"]))[-2:] == ["  FAULT: x", "the site cannot join yet"]

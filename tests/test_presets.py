@@ -1,0 +1,75 @@
+"""The presets named after data sets: the paper variant is the paper's table, and none of them touches ``data``."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from app.config import CONF, Config, load
+
+# clients, learning rate, rounds, batch, share of the training data, partition, target; None: one client a domain
+TABLE = {
+    "cifar10": (10, 1e-2, 100, 64, 1.0, "dirichlet", 2000),
+    "cifar100": (10, 1e-1, 100, 64, 1.0, "dirichlet", 2000),
+    "tiny_imagenet": (10, 1e-2, 100, 64, 1.0, "dirichlet", 2000),
+    "digits": (None, 1e-2, 50, 16, 0.1, "domain", 500),
+    "office_caltech": (None, 1e-3, 50, 16, 0.3, "domain", 500),
+    "pacs": (None, 1e-3, 50, 16, 0.3, "domain", 500),
+    "office_home_lds": (None, 1e-3, 50, 16, 1.0, "domain_dirichlet", 500),
+}
+DOMAINS = {"digits", "office_caltech", "pacs", "office_home_lds"}
+
+
+def preset(name: str, variant: str, *more: str) -> Config:
+    return load([f"experiment={name}", f"variant={variant}", *more])
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_paper_variant_is_the_settings_table(name: str) -> None:
+    config = preset(name, "paper")
+    clients, lr, rounds, batch, fraction, partition, target = TABLE[name]
+    federation, training, augmentation = config.federation, config.training, config.augmentation
+    assert (federation.clients, federation.rounds, federation.fraction) == (clients, rounds, fraction)
+    assert (federation.partition, federation.beta, federation.min_per_class) == (partition, 0.1, 0)
+    assert (training.lr, training.batch_size, training.epochs) == (lr, batch, 10)
+    assert (training.optimiser, training.momentum, training.weight_decay) == ("sgd", 0.9, 1e-5)
+    assert (augmentation.scale, augmentation.absent, augmentation.explained) == ("lambda", "skip", 1.0)
+    assert (augmentation.target, augmentation.covariance) == (target, "total")
+    assert augmentation.step2 == (name in DOMAINS)
+    assert not augmentation.step2 or augmentation.per_prototype == 500
+    assert (config.data.name, config.metric.final) == (name, "last5")
+    assert (config.encoder.name, config.encoder.settings["model"], config.encoder.settings["pretrained"]) == (
+        *("open_clip", "ViT-B-16"),
+        "openai",
+    )
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_authors_variant_draws_from_the_gaussian(name: str) -> None:
+    config = preset(name, "authors")
+    targets = {"cifar10": 5000, "cifar100": 500, "tiny_imagenet": 500}
+    assert config.augmentation.scale == "sqrt"
+    assert config.training.lr == TABLE[name][1]
+    if name in targets:
+        assert (config.augmentation.target, config.federation.min_per_class) == (targets[name], 1)
+    else:  # from both steps: own class and three foreign prototypes
+        total = config.augmentation.target + 3 * config.augmentation.per_prototype
+        assert total == {"office_home_lds": 50}.get(name, 2000)
+
+
+@pytest.mark.parametrize("name", [*TABLE, "office_home", "image_folder", "domain_folder"])
+def test_presets_set_nothing_in_data_so_that_features_replace_it(name: str) -> None:
+    raw = OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{name}.yaml"))
+    assert isinstance(raw, dict)
+    shared = raw["defaults"][0]
+    base = OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{shared}.yaml"))
+    assert isinstance(base, dict)
+    for settings in (raw, base, *raw.get("variants", {}).values(), *base["variants"].values()):
+        assert "data" not in settings
+    config = preset(name, "recommended", "data=features", "data.path=made.npz")
+    assert (config.data.name, config.data.path) == ("features", "made.npz")
+    assert config.federation == preset(name, "recommended").federation
+
+
+def test_a_user_s_settings_beat_the_variant_s() -> None:
+    config = preset("pacs", "paper", "augmentation=repeat", "training.lr=0.3", "augmentation.scale=sqrt")
+    assert (config.augmentation.kind, config.augmentation.scale, config.training.lr) == ("repeat", "sqrt", 0.3)
+    assert config.training.weight_decay == 1e-5
