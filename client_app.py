@@ -60,8 +60,9 @@ def sums(message: Message, context: Context) -> Message:
 def geometry(message: Message, context: Context) -> Message:
     """Keep the global geometry, and say what each client will draw from it."""
     here = node_of(message, context)
+    arrays = messages.request(message.content, (messages.ARRAYS, messages.CONFIG)).arrays
     digest = messages.read_digest(message.content)
-    here.keep_geometry(digest, messages.from_record(message.content.array_records[messages.ARRAYS]))
+    here.keep_geometry(digest, arrays)
 
     def one(client: int, _: RecordDict) -> RecordDict:
         figures, counts = here.describe_augmentation(client, digest)
@@ -74,7 +75,8 @@ def geometry(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Count each client's own validation and test samples right and wrong."""
     here = node_of(message, context)
-    weights, _ = messages.split_weights(message.content.array_records[messages.ARRAYS])
+    weights, _ = messages.read_weights(message.content)
+    here.check_weights(weights)
     number = messages.read_round(message.content)
 
     def one(client: int, _: RecordDict) -> RecordDict:
@@ -87,12 +89,15 @@ def evaluate(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""
     here = node_of(message, context)
+    weights, beside = messages.read_weights(message.content)
+    here.check_weights(weights, beside)
     number, digest = messages.read_round(message.content), messages.read_digest(message.content)
     call = Call(
         number,
         digest,
         messages.read_rate(message.content),
-        *messages.split_weights(message.content.array_records[messages.ARRAYS]),
+        weights,
+        beside,
         steps=lambda client: messages.read_steps(message.content, client),
     )
     participation = Participation(here, messages.asked(message, here.clients), call)
@@ -113,7 +118,8 @@ def final(message: Message, context: Context) -> Message:
     """The run has ended: a site keeps its model."""
     here = node_of(message, context)
     assert isinstance(here, SiteNode)
-    weights, _ = messages.split_weights(message.content.array_records[messages.ARRAYS])
+    weights, beside = messages.read_weights(message.content, config=False)
+    here.check_weights(weights)
 
     def one(client: int, _: RecordDict) -> RecordDict:
         here.keep_final(weights)

@@ -149,6 +149,7 @@ class AugmentedSet:
         self._shaped = np.array(shaped, dtype=bool)
         self.perturbed = int(self.sizes[self._shaped].sum())
         self._energy = np.full(len(sizes), np.nan)  # sum of ||beta||^2 of each block, once it was drawn
+        self._bases: dict[int, np.ndarray] = {}
         self._whole: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __len__(self) -> int:
@@ -166,17 +167,14 @@ class AugmentedSet:
         if number < 0:
             real = slice(index * BLOCK, index * BLOCK + rows)
             return torch.from_numpy(self._x[real]), torch.from_numpy(self._y[real])
-        source = self._sources[number]
-        place = index - self._firsts[number]
-        drawn = _anchors(source, self._x, place * BLOCK, rows)
-        if source.offset is not None:
-            drawn += source.offset
-        if source.shape is not None:
-            drawn += self._perturbation(index, source, place)
-        return torch.from_numpy(drawn), torch.full((rows,), source.label, dtype=torch.int64)
+        x = np.empty((rows, self.dimension), dtype=np.float32)
+        label = self._draw(index, self._sources[number], index - self._firsts[number], x)
+        return torch.from_numpy(x), torch.full((rows,), label, dtype=torch.int64)
 
     def materialise(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The whole set in block order: x float32 (len, p), y int64 (len,). Kept until ``release``."""
+        if not self._sources:  # nothing was drawn: the real samples, where they lie
+            return torch.from_numpy(self._x), torch.from_numpy(self._y)
         if self._whole is None:
             self._whole = self._collect(range(len(self.sizes)))
         return self._whole
@@ -240,30 +238,58 @@ class AugmentedSet:
         variance = sum(count * float((_spread(shape, self._scale) ** 2).sum()) for count, shape in shaped)
         return float(np.sqrt(variance / self.perturbed)) if self.perturbed else 0.0
 
-    def _perturbation(self, index: int, source: _Source, place: int) -> np.ndarray:
-        """beta of the block's samples, float32 (rows, p), by one product of whole blocks."""
+    def _draw(self, index: int, source: _Source, place: int, x: np.ndarray) -> int:
+        """Write the block's samples, anchors and perturbation, to x float32 (rows, p); returns their class."""
+        if source.shape is None:
+            x[:] = 0
+        else:
+            self._perturb(index, source, place, x)
+        if source.anchors.dtype == np.float32:
+            x += source.anchors
+        else:
+            x += self._x[_turn(source, place * BLOCK, len(x))]
+        if source.offset is not None:
+            x += source.offset
+        return source.label
+
+    def _perturb(self, index: int, source: _Source, place: int, beta: np.ndarray) -> None:
+        """Write beta of the block's samples to ``beta``, by one product of whole blocks."""
         assert source.shape is not None
         noise = np.random.default_rng([*self._key, source.label, source.number, place])
         eps = noise.standard_normal((BLOCK, source.shape.rank), dtype=np.float32)
-        spread = _spread(source.shape, self._scale)
+        basis = self._basis(source.label, source.shape)
         if isinstance(source.shape, Diagonal):
-            beta = (eps * spread.astype(np.float32))[: self.sizes[index]]
+            np.multiply(eps[: len(beta)], basis, out=beta)
+        elif len(beta) == BLOCK:
+            np.matmul(eps, basis, out=beta)
         else:
-            scaled = spread[:, None] * source.shape.eigenvectors.T
-            beta = (eps @ scaled.astype(np.float32))[: self.sizes[index]]
-        self._energy[index] = np.square(beta, dtype=np.float64).sum()
-        return beta
+            beta[:] = (eps @ basis)[: len(beta)]
+        if np.isnan(self._energy[index]):
+            self._energy[index] = np.square(beta, dtype=np.float64).sum()
+
+    def _basis(self, label: int, shape: Shape | Diagonal) -> np.ndarray:
+        """s_m xi^m of a class, float32 (r, p); of a diagonal, s alone, (p,)."""
+        if label not in self._bases:
+            spread = _spread(shape, self._scale)
+            scaled = spread if isinstance(shape, Diagonal) else spread[:, None] * shape.eigenvectors.T
+            self._bases[label] = scaled.astype(np.float32)
+        return self._bases[label]
 
     def _collect(self, blocks: Iterable[int]) -> tuple[torch.Tensor, torch.Tensor]:
         blocks = list(blocks)
-        rows = int(self.sizes[blocks].sum())
-        x, y = torch.empty((rows, self.dimension)), torch.empty(rows, dtype=torch.int64)
+        total = int(self.sizes[blocks].sum())
+        x, y = np.empty((total, self.dimension), dtype=np.float32), np.empty(total, dtype=np.int64)
         start = 0
         for index in blocks:
-            end = start + int(self.sizes[index])
-            x[start:end], y[start:end] = self.block(index)
-            start = end
-        return x, y
+            rows = slice(start, start + int(self.sizes[index]))
+            number = bisect_right(self._firsts, index) - 1
+            if number < 0:
+                real = slice(index * BLOCK, index * BLOCK + rows.stop - rows.start)
+                x[rows], y[rows] = self._x[real], self._y[real]
+            else:
+                y[rows] = self._draw(index, self._sources[number], index - self._firsts[number], x[rows])
+            start = rows.stop
+        return torch.from_numpy(x), torch.from_numpy(y)
 
     def _windows(self, generator: torch.Generator, window: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         limit = window // (4 * self.dimension + 8)
@@ -373,13 +399,10 @@ def _sources(
     return sources
 
 
-def _anchors(source: _Source, x: np.ndarray, start: int, rows: int) -> np.ndarray:
-    """The anchors of a source's samples start .. start + rows, float32 (rows, p), a new array."""
-    if source.anchors.dtype == np.float32:
-        return np.tile(source.anchors, (rows, 1))
+def _turn(source: _Source, start: int, rows: int) -> np.ndarray:
+    """The rows of the real samples that anchor a source's samples start .. start + rows, int64 (rows,)."""
     # Sample i of a takes anchor floor(i n / a): in order, each floor(a / n) or ceil(a / n) times.
-    turn = np.arange(start, start + rows) * len(source.anchors) // source.total
-    return x[source.anchors[turn]]
+    return source.anchors[np.arange(start, start + rows) * len(source.anchors) // source.total]
 
 
 def _spread(shape: Shape | Diagonal, scale: str) -> np.ndarray:

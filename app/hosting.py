@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 
 from app import audit, messages
 from app.config import Config, load
-from app.errors import FedgeoError
+from app.errors import FedgeoError, describe
 from app.logs import log_to
 from app.node import Node, code_hash, node, state_folder
 from app.site import Refusal, Site, check_code, check_run, check_words
@@ -68,7 +68,11 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
         log.error("%s", error)
         return messages.error_reply(message, "this node's node-config is wrong: its SuperNode's log says how")
     if site is None:
-        return call_next(message, context)
+        try:
+            return call_next(message, context)
+        except Exception as error:  # a request that cannot be read costs its answer, not the node
+            log.exception("%s", message.metadata.message_type)
+            return messages.error_reply(message, describe(error))
     site.output.mkdir(parents=True, exist_ok=True)
     log_to(site.output)
     run, classes = "", tuple[str, ...]()

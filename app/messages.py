@@ -36,6 +36,8 @@ FINAL = "query.final"
 AGREED = "agreed"  # what a deployment's messages say beside what they ask
 EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
 CLIENT_ERROR = 1000  # Flower keeps the codes below for itself
+SERVER = "the server"  # whom a node blames for a message that cannot be read
+RATES = (1e-30, 1e39)  # a rate that is absurd is the user's; one that is none is refused
 LONGEST_ERROR = 2000  # characters of a client's error that are kept
 SCALAR = -1  # in place of a row count: the array has no axis to concatenate along
 
@@ -69,7 +71,10 @@ def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 def view_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
     """Named numpy arrays as a record for this process, without copies."""
-    return ArrayRecord({name: View(value) for name, value in arrays.items()})
+    record = ArrayRecord()  # given a dict, it would make an Array of each View
+    for name, value in arrays.items():
+        record[name] = View(value)
+    return record
 
 
 def from_record(record: ArrayRecord) -> dict[str, np.ndarray]:
@@ -134,6 +139,42 @@ def payload_bytes(content: RecordDict) -> int:
     return total
 
 
+# --- as plain values ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one client sent, or was sent, as plain values by name."""
+
+    arrays: dict[str, np.ndarray]
+    metrics: dict[str, Any]
+    config: dict[str, Any]
+
+
+def part(content: RecordDict, who: str, records: tuple[str, ...]) -> Part:
+    """The content as plain values. Raises FedgeoError, which begins with ``who``, unless it holds just ``records``."""
+    only(list(content.keys()), records, who, "record")
+    kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, CONFIG: ConfigRecord}
+    for key in records:
+        if not isinstance(content[key], kinds[key]):
+            raise FedgeoError(f"{who}: {key} must be of type {kinds[key].__name__}")
+    try:
+        arrays = from_record(content.array_records.get(ARRAYS) or ArrayRecord())
+    except Exception as error:  # numpy's own, of bytes that are no array
+        raise FedgeoError(f"{who}: an array cannot be read ({type(error).__name__})") from None
+    return Part(
+        arrays,
+        dict(content.metric_records.get(METRICS) or {}),
+        dict(content.config_records.get(CONFIG) or {}),
+    )
+
+
+def request(content: RecordDict, records: tuple[str, ...]) -> Part:
+    """What the server asks, as plain values, without what every message says. Raises FedgeoError as ``part`` does."""
+    own = RecordDict({key: record for key, record in content.items() if key not in (COHORT, AGREED)})
+    return part(own, SERVER, records)
+
+
 # --- one client's content ---------------------------------------------------------------------------
 
 
@@ -181,7 +222,10 @@ def statistics_content(what: str) -> RecordDict:
 
 def read_statistics(content: RecordDict) -> str:
     """What ``statistics_content`` was given."""
-    return str(content.config_records[CONFIG]["what"])
+    what = request(content, (CONFIG,)).config.get("what")
+    if what not in ("means", "covariances", "augmentation"):
+        raise FedgeoError(f"{SERVER}: it asks for {str(what)[:40]!r}, which is no kind of statistics")
+    return str(what)
 
 
 def question_content(question: str, asked: Weights) -> RecordDict:
@@ -191,8 +235,11 @@ def question_content(question: str, asked: Weights) -> RecordDict:
 
 def read_question(content: RecordDict) -> tuple[str, Weights]:
     """The word and the tensors that ``question_content`` was given."""
-    asked, _ = split_weights(content.array_records[ARRAYS])
-    return str(content.config_records[CONFIG]["question"]), asked
+    config = request(content, (ARRAYS, CONFIG)).config
+    asked, extra = split_weights(content.array_records[ARRAYS])
+    if extra or not isinstance(config.get("question"), str):
+        raise FedgeoError(f"{SERVER}: its question must be a word and tensors")
+    return str(config["question"]), asked
 
 
 def read_answer(reply: Message) -> Weights:
@@ -236,12 +283,12 @@ def read_evaluation(content: RecordDict) -> Evaluation:
 
 def read_round(content: RecordDict) -> int:
     """The round a training message is for."""
-    return int(cast(int, content.config_records[CONFIG]["server-round"]))
+    return whole(content.config_records[CONFIG].get("server-round"), SERVER, "server-round", 1)
 
 
 def read_rate(content: RecordDict) -> float:
     """The learning rate of a training message."""
-    return float(cast(float, content.config_records[CONFIG]["lr"]))
+    return real(content.config_records[CONFIG].get("lr"), SERVER, "lr", *RATES)
 
 
 def write_steps(config: ConfigRecord, steps: Mapping[int, int]) -> None:
@@ -254,7 +301,10 @@ def read_steps(content: RecordDict, client: int) -> int | None:
     config = content.config_records[CONFIG]
     if "steps" not in config:
         return None
-    steps = dict(zip(cast(list[int], config["steps-of"]), cast(list[int], config["steps"]), strict=True))
+    clients, counts = config.get("steps-of"), config["steps"]
+    if not isinstance(clients, list) or not isinstance(counts, list) or len(clients) != len(counts):
+        raise FedgeoError(f"{SERVER}: steps must be as many numbers as the clients that they are of")
+    steps = {whole(k, SERVER, "steps-of"): whole(n, SERVER, "steps", 1) for k, n in zip(clients, counts, strict=True)}
     if client not in steps:
         raise FedgeoError(f"client {client} was not there when steps=equal was planned: start the run again with it")
     return steps[client]
@@ -262,7 +312,16 @@ def read_steps(content: RecordDict, client: int) -> int | None:
 
 def read_digest(content: RecordDict) -> str:
     """The digest of the geometry to train with, '' for none."""
-    return str(content.config_records[CONFIG].get("geometry", ""))
+    digest = content.config_records[CONFIG].get("geometry", "")
+    if not isinstance(digest, str) or not re.fullmatch("([0-9a-f]{64})?", digest):
+        raise FedgeoError(f"{SERVER}: a digest must be 64 hexadecimal digits")
+    return digest
+
+
+def read_weights(content: RecordDict, config: bool = True) -> tuple[Weights, Weights]:
+    """(weights, what goes with them) of a message that holds nothing else but, where it has one, a ConfigRecord."""
+    request(content, (ARRAYS, CONFIG) if config else (ARRAYS,))
+    return split_weights(content.array_records[ARRAYS])
 
 
 # --- cohorts ----------------------------------------------------------------------------------------
@@ -315,7 +374,10 @@ def asked(message: Message, hosted: list[int]) -> list[int]:
 
 def read_clients(content: RecordDict) -> list[int]:
     """The clients that a message asks."""
-    return [int(c) for c in cast(list[int], content.config_records[COHORT]["clients"])]
+    clients = content.config_records[COHORT].get("clients")
+    if not isinstance(clients, list) or len(set(clients)) != len(clients):
+        raise FedgeoError(f"{SERVER}: a message must name each client that it asks once")
+    return [whole(client, SERVER, "a client's number") for client in clients]
 
 
 def cohort_record(clients: list[int], errors: Mapping[int, str]) -> ConfigRecord:
@@ -410,33 +472,6 @@ def _rows(values: np.ndarray, rows: list[int], clients: int) -> list[np.ndarray]
     if sum(rows) != len(values) or min(rows) < 0:
         raise FedgeoError(f"a joined reply has {len(values)} rows where its clients claim {rows}")
     return np.split(values, np.cumsum(rows)[:-1])
-
-
-@dataclass(frozen=True)
-class Part:
-    """What one client sent, or was sent, as plain values by name."""
-
-    arrays: dict[str, np.ndarray]
-    metrics: dict[str, Any]
-    config: dict[str, Any]
-
-
-def part(content: RecordDict, who: str, records: tuple[str, ...]) -> Part:
-    """The content as plain values. Raises FedgeoError, which begins with ``who``, unless it holds just ``records``."""
-    only(list(content.keys()), records, who, "record")
-    kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, CONFIG: ConfigRecord}
-    for key in records:
-        if not isinstance(content[key], kinds[key]):
-            raise FedgeoError(f"{who}: {key} must be of type {kinds[key].__name__}")
-    try:
-        arrays = from_record(content.array_records.get(ARRAYS) or ArrayRecord())
-    except Exception as error:  # numpy's own, of bytes that are no array
-        raise FedgeoError(f"{who}: an array cannot be read ({type(error).__name__})") from None
-    return Part(
-        arrays,
-        dict(content.metric_records.get(METRICS) or {}),
-        dict(content.config_records.get(CONFIG) or {}),
-    )
 
 
 def is_missing(reply: Message) -> bool:

@@ -8,7 +8,6 @@ import functools
 import getpass
 import hashlib
 import tempfile
-from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,22 +27,33 @@ from app.data.world import Samples, World, world
 from app.domain_shift import Transfer
 from app.errors import FedgeoError, Missing, describe
 from app.evaluation import evaluate
+from app.exchange import LARGEST, Exchange, check_tensors, exchange, template
 from app.gaussians import Gaussians, estimate
 from app.geometry import Geometry
+from app.kept import KEPT
 from app.mixing import MixedSet, Mixing, SharedMeans, batch_means
 from app.models import build
 from app.models.base import Model, Weights
 from app.models.eegnet import EEGNet
 from app.models.spdnet import SPDNet
-from app.privacy import check_prototypes, check_received, check_training, shared_classes, told, told_counts
+from app.privacy import (
+    check_mixing,
+    check_prototypes,
+    check_received,
+    check_training,
+    shared_classes,
+    told,
+    told_counts,
+)
 from app.seeds import INITIAL, MIXING, SHUFFLE, generator
-from app.statistics import ClassStatistics, field, gather
+from app.statistics import ClassStatistics, field, gather, refuse
 from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
+from app.validation import MOST
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
-SETS_BYTES = 2**30  # augmented sets kept between rounds; the oldest make room
+SERVER = "the server"  # whom a node blames for what it cannot take
 ROOT = Path(__file__).resolve().parent.parent
 
 Gathered = TypeVar("Gathered", ClassStatistics, Gaussians)
@@ -63,7 +73,7 @@ class Node:
         self.algorithm = local_algorithm(config)
         self.together = together(config, len(over))
         self.device = device(config)
-        self._sets: OrderedDict[tuple[int, str], TrainingSet] = OrderedDict()
+        self._sets: dict[tuple[int, str], TrainingSet] = {}
         self._shared: tuple[str, Shared, np.ndarray] | None = None
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
 
@@ -103,12 +113,30 @@ class Node:
             return packed(gather(own.x, own.y, minimum, covariances=what == "covariances"))
         check_prototypes(chosen.step2, privacy)
         if chosen.kind == "fedmix":
+            check_mixing(chosen.kind, privacy)
             rng = np.random.default_rng([self.config.seed, MIXING, client])
-            return batch_means(own.x, own.y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
+            said = ~np.isin(own.y, self.hidden(client))
+            x, y = own.x[said], own.y[said]
+            return batch_means(x, y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
         if chosen.kind == "fedfa":
             return packed(estimate(own.x, own.y, minimum))
         shaped = chosen.kind != "shift" or chosen.noise
         return packed(gather(own.x, own.y, minimum, covariances=shaped))
+
+    @functools.cached_property
+    def exchanged(self) -> Exchange:
+        """What is sent and received in a round."""
+        if isinstance(self.algorithm, Fitted):
+            return Exchange(template(self.model().export()), {}, ({},))
+        return exchange(self.algorithm, self.model(), self.world.inputs)
+
+    def check_weights(self, weights: Weights, beside: Weights | None = None) -> None:
+        """Refuse what a server sends unless it fits this model and method; ``beside`` is for training alone."""
+        check_tensors(weights, self.exchanged.weights, SERVER)
+        if beside is None:
+            return
+        down = [wanted for wanted in self.exchanged.down if wanted.keys() == beside.keys()]
+        check_tensors(beside, down[0] if down else self.exchanged.down[0], SERVER)
 
     def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
         """Check what all clients were sent, with the number of each client's domain, and keep it under its digest."""
@@ -229,6 +257,7 @@ class Node:
         assert isinstance(self.algorithm, Fitted)
         data = self.data(client, "")
         assert isinstance(data, TensorSet)
+        self.algorithm.check_question(question, asked, self.world.inputs["channels"], len(self.world.classes))
         hidden, x, y = self.hidden(client), data.x, data.y
         if hidden:
             spoken_of = ~torch.isin(y, torch.tensor(hidden))
@@ -277,20 +306,16 @@ class Node:
     def data(self, client: int, digest: str) -> TrainingSet:
         """The client's training set, kept while there is room. ``digest`` names the geometry, '' for none."""
         key = (client, digest)
-        if key in self._sets:
-            self._sets.move_to_end(key)
-            return self._sets[key]
-        own = self.world.train(client)
-        if not len(own):
-            raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
-        if self.config.data.family == "eeg":
-            self._sets[key] = TensorSet(own.x, own.y)
-            return self._sets[key]
-        made = self._augmented(client, own, digest)
-        self._sets[key] = made
-        while len(self._sets) > 1 and sum(s.nbytes for s in self._sets.values()) > SETS_BYTES:
-            self._sets.popitem(last=False)
-        return made
+        if key not in self._sets:
+            own = self.world.train(client)
+            if not len(own):
+                raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
+            eeg = self.config.data.family == "eeg"
+            self._sets[key] = TensorSet(own.x, own.y) if eeg else self._augmented(client, own, digest)
+        data = self._sets[key]
+        if not isinstance(data, TensorSet):
+            KEPT.use(data.own if isinstance(data, MixedSet) else data)
+        return data
 
     def _augmented(self, client: int, own: Samples, digest: str) -> AugmentedSet | MixedSet:
         """The client's samples with what its augmentation adds to them or mixes them with."""
@@ -346,17 +371,36 @@ class Node:
     def _unpack(self, arrays: dict[str, np.ndarray]) -> tuple[Shared, np.ndarray]:
         """What is augmented with, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
         domains = field(arrays, "domains", (None,), "integer", "geometry")
+        refuse(bool((domains < -1).any()), SERVER, "domains must count from 0, or be -1")
         privacy = self.config.privacy
         if self.config.augmentation.kind == "fedmix":
             return SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means"), domains
         if self.config.augmentation.kind == "fedfa":
             gaussians = Gaussians.from_arrays(arrays)
+            self._fits(gaussians, domains)
             check_received(gaussians.counts, [0] * len(gaussians.counts), gaussians.prototype_means, privacy)
             return gaussians, domains
         whole = Transfer.from_arrays(arrays) if self.config.augmentation.kind == "shift" else None
         shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
+        self._fits(shapes, domains)
         check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
         return shapes if whole is None else whole, domains
+
+    def _fits(self, sent: Geometry | Gaussians, domains: np.ndarray) -> None:
+        """Refuse what is of other classes, clients or embeddings than this node's."""
+        classes, dimension = len(self.world.classes), self.world.inputs["dimension"]
+        labels = np.concatenate([sent.classes, sent.prototype_classes])
+        refuse(bool((labels >= classes).any()), SERVER, f"classes must be among the {classes} there are")
+        refuse(sent.dimension != dimension, SERVER, f"embeddings must have dimension {dimension}, not {sent.dimension}")
+        owners = sent.prototype_clients
+        refuse(bool((owners >= len(domains)).any()), SERVER, "every prototype's owner must be among the clients")
+        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
+        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
+        refuse(bool((sent.counts > MOST).any()), SERVER, f"counts must be at most {MOST}")
+        values = [sent.means, sent.prototype_means, np.array([getattr(s, "total_variance", 0.0) for s in sent.shapes])]
+        values += [shape.eigenvalues for shape in sent.shapes]
+        large = any(float(np.abs(v).max(initial=0.0)) > LARGEST for v in values)
+        refuse(large, SERVER, f"values must be below {LARGEST:g}")
 
     def _geometry_path(self, digest: str) -> Path:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):

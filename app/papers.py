@@ -120,6 +120,8 @@ LAYOUTS: tuple[Layout, ...] = (
         "ggeur-1", "GGEUR, Table 1: label skew, accuracy (%)",
         (*_skews("cifar100", "CIFAR-100", (0.5, 0.3, 0.1)), *_skews("tiny_imagenet", "Tiny-ImageNet", (0.5, 0.3, 0.1))),
         (
+            Row("zero-shot CLIP", ("method=zeroshot", *NONE), (64.87, 64.87, 64.87, 63.67, 63.67, 63.67)),
+            Row("FedCLIP", ("method=fedclip", *NONE), (72.03, 71.20, 70.64, 70.41, 70.37, 69.50)),
             Row("FedMix", ("method=fedavg", *PEERS["FedMix"]), (81.31, 79.62, 73.85, 70.89, 68.57, 63.43)),
             Row("FedFA", ("method=fedavg", *PEERS["FedFA"]), (81.98, 79.31, 74.68, 70.41, 70.68, 64.62)),
             *_fedavg((81.41, 77.68, 68.22, 70.08, 67.65, 60.10), (83.31, 81.65, 77.70, 73.89, 72.19, 66.86)),
@@ -217,10 +219,10 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(
         "fedspdnet-1", "FedSPDnet, Table I: test F1 (%)",
         (
-            Column("Weibo2014 EEGNet", "f1_macro", ("experiment=weibo2014", "model=eegnet", "method=fedavg")),
-            Column("Weibo2014 SPDnet", "f1_macro", ("experiment=weibo2014", "model=spdnet", "method=projavg")),
-            Column("PhysionetMI EEGNet", "f1_macro", ("experiment=physionetmi", "model=eegnet", "method=fedavg")),
-            Column("PhysionetMI SPDnet", "f1_macro", ("experiment=physionetmi", "model=spdnet", "method=projavg")),
+            Column("Weibo2014 EEGNet", "f1_macro", ("experiment=fedspdnet_weibo2014", "model=eegnet", "method=fedavg")),
+            Column("Weibo2014 SPDnet", "f1_macro", ("experiment=fedspdnet_weibo2014", "model=spdnet", "method=projavg")),
+            Column("PhysionetMI EEGNet", "f1_macro", ("experiment=fedspdnet_physionetmi", "model=eegnet", "method=fedavg")),
+            Column("PhysionetMI SPDnet", "f1_macro", ("experiment=fedspdnet_physionetmi", "model=spdnet", "method=projavg")),
         ),
         (
             Row("centralised", ("method=centralised",),

@@ -36,6 +36,13 @@ from app.validation import (
     words,
 )
 
+FACTS = {  # what every client of a family must say
+    "images": ("dimension", "normalisation"),
+    "eeg": (
+        *("channels", "sampling rate", "samples a trial", "unit", "filter", "window", "average reference"),
+        *("covariance estimator", "recentring"),
+    ),
+}
 SCALE = 1e-6  # what sums over float64 numbers may be off by, relative to them
 
 
@@ -83,7 +90,10 @@ class Replies:
     def _hello(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG,))
         only(part.config, ("json",), who, "field")
-        self.hello[client] = said(HelloReply, words(part.config["json"], who), who)
+        hello: HelloReply = said(HelloReply, words(part.config["json"], who), who)
+        needed = FACTS[self.config.data.family]
+        only(hello.facts.keys() & set(needed), needed, who, "fact")  # others are compared between clients
+        self.hello[client] = hello
 
     def _statistics(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
@@ -194,7 +204,7 @@ class Replies:
         for name in ("count", "counts"):
             if name in found and self._exact(client):
                 wanted = told.sum() if name == "count" else told
-                if not np.array_equal(arrays[name], np.asarray(wanted, dtype=np.float64)):
+                if not np.array_equal(arrays[name].ravel(), np.atleast_1d(wanted)):
                     raise FedgeoError(f"{who}: {name} is not what it said it holds")
         for name in ("sum", "sums"):
             if name in found:

@@ -57,7 +57,7 @@ def _find(layout: Layout, spot: Spot, arms: Sequence[Arm]) -> Found | None:
     fitting = [
         arm
         for arm in arms
-        if all(show(arm.runs[0].flat.get(key, "")) == value for key, value in spot.known_by.items())
+        if all(_told(arm.runs[0], key) == value for key, value in spot.known_by.items())
     ]
     best: tuple[Arm, Spread, dict[str, tuple[str, str]]] | None = None
     for arm in fitting:
@@ -68,6 +68,12 @@ def _find(layout: Layout, spot: Spot, arms: Sequence[Arm]) -> Found | None:
         if best is None or len(differs) < len(best[2]):
             best = arm, ours, differs
     return None if best is None else Found(layout, spot, *best, others=len(fitting) - 1)
+
+
+def _told(run: Run, key: str) -> str:
+    """A setting of a run as a cell asks for it; a preset for half participation is its whole one otherwise."""
+    said = show(run.flat.get(key, ""))
+    return said.removesuffix("_half") if key == "experiment" else said
 
 
 def figure(run: Run, name: str) -> float | None:

@@ -179,8 +179,8 @@ class RunDirectory:
             share = row.get("clamped_fraction", 0.0)
             if share > 0.5 and isinstance(self.config.model, SpdNetModel):
                 found.append(
-                    f"round {row['round']}: ReEig clamps {100 * share:.0f} % of the eigenvalues, where nothing is learned: "
-                    f"check that the recordings are in microvolt, or lower model.epsilon={self.config.model.epsilon:g}"
+                    f"round {row['round']}: ReEig clamps {100 * share:.0f} % of the eigenvalues, where nothing is "
+                    f"learned: check that the recordings are in microvolt, or lower model.epsilon={self.config.model.epsilon:g}"
                 )
         return found
 

@@ -81,7 +81,7 @@ def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | 
     return summary
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818
     """The run has ended before its last round, as it should."""
 
 
@@ -262,8 +262,8 @@ class Server:
         facts = checkpoint.facts
         if self.results.stateless and checkpoint.round and self.clients_keep_state(initial):
             raise FedgeoError(
-                f"resume={self.results.path}: what its clients kept for method={self.config.method.name} is gone, as it "
-                "is once a run is complete: only a run that was broken off can be continued"
+                f"resume={self.results.path}: what its clients kept for method={self.config.method.name} is gone, as "
+                "it is once a run is complete: only a run that was broken off can be continued"
             )
         self.strategy.restore(checkpoint)
         if isinstance(self.strategy, strategies.Sharing):

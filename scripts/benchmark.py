@@ -10,9 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +23,22 @@ import torch.nn.functional as F  # noqa: E402
 
 from app.errors import FedgeoError  # noqa: E402
 from app.messages import peak_memory_mb  # noqa: E402
+from scripts.benchmarks.aggregate import aggregate  # noqa: E402
+from scripts.benchmarks.augment import augment  # noqa: E402
+from scripts.benchmarks.cohort import cohort  # noqa: E402
+from scripts.benchmarks.encode import encode  # noqa: E402
+from scripts.benchmarks.engines import engines  # noqa: E402
+from scripts.benchmarks.pair import Pair  # noqa: E402
+from scripts.benchmarks.statistics import statistics as class_statistics  # noqa: E402
 
 EPILOG = """\
 examples:
   scripts/benchmark.py spdnet            a training step of SPDnet against spd_learn's
   scripts/benchmark.py spdnet --json     the same as one JSON object
+  scripts/benchmark.py cohort            100 clients' local training against a plain loop
+  scripts/benchmark.py engines           a round over Flower against one client a node; takes minutes
 """
-WARM_UP = 10  # calls of each side before any is timed
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two ways to the same result, each built when it is needed: a builder returns the call that is timed.
-
-    agree: raises AssertionError where the results differ; nothing is timed before it has passed.
-    """
-
-    setting: str
-    ours: Callable[[], Callable[[], Any]]
-    reference: Callable[[], Callable[[], Any]]
-    agree: Callable[[], None]
-
-
-# --- the benchmarks: each gives one pair a setting ----------------------------------------------------
+# --- the benchmarks: each gives one pair a setting; the others stand in scripts/benchmarks -----------------
 
 
 def spdnet() -> list[Pair]:
@@ -122,22 +113,31 @@ def _covariances(channels: int, classes: int) -> tuple[torch.Tensor, torch.Tenso
     return x @ x.mT / 479, torch.randint(0, classes, (64,), generator=generator)
 
 
-BENCHMARKS: dict[str, Callable[[], list[Pair]]] = {"spdnet": spdnet}
+BENCHMARKS: dict[str, Callable[[], list[Pair]]] = {
+    "cohort": cohort,
+    "statistics": class_statistics,
+    "augment": augment,
+    "spdnet": spdnet,
+    "aggregate": aggregate,
+    "engines": engines,
+    "encode": encode,
+}
 
 
 # --- measuring them -----------------------------------------------------------------------------------
 
 
-def measure(name: str, number: int) -> dict[str, Any]:
+def measure(name: str, pairs: int | None) -> dict[str, Any]:
     """The figures of every setting of a benchmark; the least favourable one's stand at the top."""
     found = []
     for index, pair in enumerate(BENCHMARKS[name]()):
+        number = pairs or pair.pairs
         figures: dict[str, Any] = {"setting": f"{pair.setting}, one thread, median of {number} alternating pairs"}
         try:
             pair.agree()
         except AssertionError as error:
             raise FedgeoError(f"{name}, {pair.setting}: the results differ, so there is no ratio: {error}") from None
-        found.append(figures | times(pair, number) | memory(name, index))
+        found.append(figures | times(pair, number) | memory(name, index, pair))
     return {"name": name, **min(found, key=lambda figures: figures["ratio"]), "settings": found}
 
 
@@ -145,9 +145,9 @@ def times(pair: Pair, number: int) -> dict[str, float]:
     """Median seconds of a call of each side, and the median of the pairs' ratios."""
     ours, reference = pair.ours(), pair.reference()
     for call in (ours, reference):
-        for _ in range(WARM_UP):
+        for _ in range(pair.warm_up):
             call()
-    taken = [(_seconds(ours), _seconds(reference)) for _ in range(number)]
+    taken = [(pair.seconds(ours), pair.seconds(reference) / pair.share) for _ in range(number)]
     return {
         "ours_s": statistics.median(a for a, _ in taken),
         "reference_s": statistics.median(b for _, b in taken),
@@ -155,14 +155,10 @@ def times(pair: Pair, number: int) -> dict[str, float]:
     }
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def memory(name: str, index: int) -> dict[str, float]:
-    """Peak memory in MB of a process that runs one side only."""
+def memory(name: str, index: int, pair: Pair) -> dict[str, float]:
+    """Peak memory in MB: as the pair tells, or of a process that runs one side only."""
+    if pair.memory is not None:
+        return dict(zip(("ours_mb", "reference_mb"), pair.memory(), strict=True))
     found = {}
     for side in ("ours", "reference"):
         command = [sys.executable, __file__, name, "--side", side, str(index)]
@@ -185,18 +181,19 @@ def main(arguments: list[str]) -> int:
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=BENCHMARKS, help="what to time")
-    parser.add_argument("--pairs", type=int, default=100, help="timed calls of each side, at least 5 (default 100)")
+    parser.add_argument("--pairs", type=int, help="timed calls of each side, at least 5; by default what suits it")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--side", nargs=2, help=argparse.SUPPRESS)  # the process that memory() measures
     options = parser.parse_args(arguments)
-    if options.pairs < 5:
+    if options.pairs is not None and options.pairs < 5:
         parser.error("--pairs must be at least 5")
     torch.set_num_threads(1)
     try:
         if options.side:
             side, index = options.side
-            call = getattr(BENCHMARKS[options.name]()[int(index)], side)()
-            for _ in range(WARM_UP):
+            pair = BENCHMARKS[options.name]()[int(index)]
+            call = getattr(pair, side)()
+            for _ in range(max(1, pair.warm_up)):
                 call()
             print(peak_mb())
             return 0

@@ -8,6 +8,7 @@ EEGNet, take what they need from the new trials themselves, without labels: give
 import argparse
 import os
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -35,7 +36,8 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, 2 refused."""
     options = parse(arguments)
     try:
-        found = run(options)
+        with redirect_stdout(sys.stderr):  # what libraries have to say must not get among the predictions
+            found = run(options)
         table = found.table()
         content = comma_separated([table]) if options.format == "csv" else text([table]).lstrip("\n")
         if options.out is None:

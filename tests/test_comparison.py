@@ -81,7 +81,7 @@ def test_a_rate_that_diverges_is_out_and_all_of_them_are_an_error(tmp_path: Path
     faults = run_all(tmp_path, [Task(arm, 1e38, 1), Task(arm, 0.5, 1)], jobs=1, note=lambda _: None)
     assert [task.rate for task in faults] == [1e38]
     assert choose(tmp_path, arm, (0.5, 1e38), (1,), faults) == 0.5
-    with pytest.raises(FedgeoError, match="quickstart, fedavg, none: failed at every learning rate: .*not finite"):
+    with pytest.raises(FedgeoError, match="quickstart, fedavg, none: failed at every learning rate: "):
         choose(tmp_path, arm, (1e38,), (1,), faults)
 
 

@@ -19,6 +19,7 @@ from app.algorithms.scaffold import Scaffold
 from app.augmentation import Augmentation, AugmentedSet
 from app.config import load
 from app.data.pool import pool
+from app.engines.launch import plan
 from app.errors import FedgeoError
 from app.gaussians import Gaussians, estimate
 from app.gaussians import merge as merge_gaussians
@@ -288,6 +289,9 @@ def test_fedmix_without_mixing_is_the_plain_run(tmp_path: Path) -> None:
     run_in_process(tmp_path / "plain", *plain, "augmentation=none")
     run_in_process(tmp_path / "mixed", *plain, "augmentation=fedmix", "augmentation.mix=0")
     assert rounds(tmp_path / "plain") == rounds(tmp_path / "mixed")
+    run_in_process(tmp_path / "more", *plain, "augmentation=fedmix", "augmentation.mix=0.2")
+    losses = [[line["train_loss"] for line in rounds(tmp_path / name)] for name in ("plain", "more")]
+    assert min(abs(a - b) for a, b in zip(*losses, strict=True)) > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["fedmix", "fedfa"])
@@ -316,11 +320,18 @@ def test_fedmix_sends_means_of_enough_samples(tmp_path: Path) -> None:
     options = (*SHORT, "augmentation=fedmix", "augmentation.mean_of=4", "privacy.min_count=20")
     summary = run_in_process(tmp_path / "run", *options)
     world = pool(load(" ".join(SHORT)))
-    sizes = [len(world.train(k)) for k in range(10)]
-    means = sum(n // 20 for n in sizes if n >= 20)
+    counts = np.stack([np.bincount(world.train(k).y, minlength=10) for k in range(10)])
+    told = np.where(counts >= 20, counts, 0).sum(axis=1)  # nothing is said of rarer classes
+    assert (told < counts.sum(axis=1)).any()
+    means = (told // 20).sum()
     weights = 3 * rounds(tmp_path / "run")[0]["bytes_up"]
     assert summary["bytes_up"] == weights + means * (64 + 10) * 4
     assert summary["added_samples"] == 0
+
+
+def test_where_class_means_may_not_be_sent_batch_means_may_not_either() -> None:
+    with pytest.raises(FedgeoError, match="augmentation=fedmix sends means .* privacy.prototypes=false forbids"):
+        plan(["augmentation=fedmix", "privacy.prototypes=false"])
 
 
 def test_nobody_with_enough_samples_is_a_plain_error(tmp_path: Path) -> None:

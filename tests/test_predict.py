@@ -1,9 +1,11 @@
 """A trained model on new samples: as the run scored it, and what does not fit is refused by name."""
 
 import csv
+import functools
 import io
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import mne
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from scipy.special import softmax
 
@@ -23,7 +26,7 @@ from scripts import predict as script
 from tests.eeg_files import CHANNELS, make_raw, save
 from tests.running import rounds, run_in_process
 
-EEG = ("experiment=eeg_folder", "'data.events={left_hand: T1, right_hand: T2}'", "data.window=[0,2]", "model.hidden=[3]")
+EEG = ("experiment=eeg_folder", "'data.events={left_hand: T1, right_hand: T2}'", "data.window=[0,2]")
 
 
 def predictions(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[list[dict[str, str]], str]:
@@ -39,6 +42,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
     return said.err
+
+
+def metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata())
 
 
 # --- images and embeddings ---
@@ -92,7 +100,8 @@ def test_a_table_for_people_and_a_file(digits: Path, tmp_path: Path, capsys: pyt
     model = digits / "model-final.safetensors"
     assert script.main([str(model), str(tmp_path / "grey.png")]) == 0
     assert "grey.png" in capsys.readouterr().out
-    assert script.main([str(model), str(tmp_path / "grey.png"), "--format", "csv", "--out", str(tmp_path / "p.csv")]) == 0
+    words = [str(model), str(tmp_path / "grey.png"), "--format", "csv", "--out", str(tmp_path / "p.csv")]
+    assert script.main(words) == 0
     assert (tmp_path / "p.csv").read_text().startswith("sample,prediction,probability,p(0),")
 
 
@@ -124,10 +133,10 @@ def test_what_does_not_fit_is_refused_by_name(digits: Path, tmp_path: Path, caps
 
 
 def test_an_encoder_that_differs_is_refused(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    described = json.loads(load_model(digits / "model-final.safetensors").path.read_bytes()[8:].split(b"}}")[0] + b"}}")
-    fedgeo = json.loads(described["__metadata__"]["fedgeo"])
-    fedgeo["facts"]["encoder"] = "0123456789abcdef" * 4
-    save_file(load_file(digits / "model-final.safetensors"), tmp_path / "m.safetensors", {"fedgeo": json.dumps(fedgeo)})
+    model = digits / "model-final.safetensors"
+    described = json.loads(metadata(model)["fedgeo"])
+    described["facts"]["encoder"] = "0123456789abcdef" * 4
+    save_file(load_file(model), tmp_path / "m.safetensors", {"fedgeo": json.dumps(described)})
     Image.new("L", (8, 8)).save(tmp_path / "grey.png")
     assert "trained with 0123456789ab" in refused(capsys, tmp_path / "m.safetensors", tmp_path / "grey.png")
 
@@ -136,10 +145,8 @@ def test_a_file_that_is_no_model_is_refused(digits: Path, tmp_path: Path, capsys
     np.save(tmp_path / "x.npy", np.ones((1, 64), np.float32))
     save_file({"w": torch.ones(2)}, tmp_path / "other.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
-    weights = load_file(digits / "model-final.safetensors")
-    with_text = (digits / "model-final.safetensors").read_bytes()
-    header = json.loads(with_text[8 : 8 + int.from_bytes(with_text[:8], "little")])
-    save_file({"linear.weight": weights["linear.weight"]}, tmp_path / "half.safetensors", header["__metadata__"])
+    model = digits / "model-final.safetensors"
+    save_file({"linear.weight": load_file(model)["linear.weight"]}, tmp_path / "half.safetensors", metadata(model))
     for name, message in (
         ("other.safetensors", "its metadata do not say what it is"),
         ("text.safetensors", "not a readable safetensors file"),
@@ -170,38 +177,43 @@ def test_images_for_a_model_of_embeddings_made_elsewhere_are_refused(
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     for seed, subject in enumerate(("anna", "ben", "cleo")):
-        save(make_raw(seed=seed), folder / subject / "session.fif")
+        save(make_raw(seed=seed), folder / subject / "session_raw.fif")
     return folder
 
 
+MODELS = {
+    "spdnet": ("model.hidden=[3]",),
+    "plain": ("model.hidden=[3]", "model.epsilon=1.0", "covariances.recentre=false"),
+    "eegnet": ("model=eegnet", "method=fedavg"),
+    "tangent": ("method=tangent_lr",),
+    "mdm": ("method=mdm",),
+}
+
+
 @pytest.fixture(scope="module")
-def eeg(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Run directories by model."""
+def eeg(recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The trained model of each kind, trained once."""
     folder = tmp_path_factory.mktemp("eeg")
-    common = (*EEG, f"data.path={recordings}", "federation.rounds=2", f"cache_dir={folder / 'cache'}")
-    chosen = {
-        "spdnet": (),
-        "plain": ("covariances.recentre=false", "model.epsilon=1.0"),
-        "eegnet": ("model=eegnet", "method=fedavg"),
-        "tangent": ("method=tangent_lr",),
-        "mdm": ("method=mdm",),
-    }
-    for name, words in chosen.items():
-        more = [word for word in common if name != "eegnet" or not word.startswith("model.")]
-        run_in_process(folder / name, *more, *words)
-    return {name: folder / name for name in chosen}
+
+    @functools.cache
+    def model(name: str) -> Path:
+        words = (f"data.path={recordings}", "federation.rounds=2", f"cache_dir={folder / 'cache'}", *MODELS[name])
+        run_in_process(folder / name, *EEG, *words)
+        return folder / name / "model-final.safetensors"
+
+    return model
 
 
 @pytest.mark.parametrize("name", ["spdnet", "plain", "tangent", "mdm"])
 def test_recordings_are_processed_as_in_training(
-    eeg: dict[str, Path], recordings: Path, capsys: pytest.CaptureFixture[str], name: str
+    eeg: Callable[[str], Path], recordings: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     """Against the model on covariances computed here, from trials as the training data were read."""
-    told, notes = predictions(capsys, eeg[name] / "model-final.safetensors", recordings)
+    told, notes = predictions(capsys, eeg(name), recordings)
     words = [*EEG, f"data.path={recordings}", "method=projavg"]
     world = subjects(load(" ".join(words)))
     assert isinstance(world, Subjects)
-    trained = load_model(eeg[name] / "model-final.safetensors")
+    trained = load_model(eeg(name))
     expected = []
     for trials in world.trials:
         found = covariances.covariances(trials.trials)
@@ -210,56 +222,57 @@ def test_recordings_are_processed_as_in_training(
             expected.append(softmax(trained.model(torch.from_numpy(x)).logits.numpy(), axis=1))
     got = [[float(row["p(left_hand)"]), float(row["p(right_hand)"])] for row in told]
     np.testing.assert_allclose(got, np.concatenate(expected), atol=1e-12)
-    assert [row["sample"] for row in told][:2] == ["anna/session.fif trial 1", "anna/session.fif trial 2"]
+    assert [row["sample"] for row in told][:2] == ["anna/session_raw.fif trial 1", "anna/session_raw.fif trial 2"]
     assert ("recentred by the mean of its own 10 trials, without labels" in notes) == (name != "plain")
 
 
 def test_eegnet_takes_its_statistics_from_the_new_trials(
-    eeg: dict[str, Path], recordings: Path, capsys: pytest.CaptureFixture[str]
+    eeg: Callable[[str], Path], recordings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = eeg["eegnet"] / "model-final.safetensors"
+    model = eeg("eegnet")
     told, notes = predictions(capsys, model, recordings)
     assert len(told) == 30 and "batch-norm statistics are those of its own 10 trials, without labels" in notes
-    alone, _ = predictions(capsys, model, recordings / "ben" / "session.fif")
+    alone, _ = predictions(capsys, model, recordings / "ben" / "session_raw.fif")
     both = [row for row in told if row["sample"].startswith("ben/")]
     assert [row["p(left_hand)"] for row in alone] == [row["p(left_hand)"] for row in both]
 
 
 def test_other_events_and_windows_begin_trials_too(
-    eeg: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    eeg: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unlabelled recordings have one kind of event, or none."""
     raw = make_raw(labels=["go"] * 10, seed=1)
-    path = save(raw, tmp_path / "dora" / "session.fif")
-    model = eeg["spdnet"] / "model-final.safetensors"
+    path = save(raw, tmp_path / "dora" / "session_raw.fif")
+    model = eeg("spdnet")
     said = refused(capsys, model, path)
     assert "none of the annotations ['T1', 'T2']" in said and "it has ['go']" in said
     told, _ = predictions(capsys, model, path, "--events", "go")
     assert len(told) == 10
     windows, _ = predictions(capsys, model, path, "--windows", "2", "2")
     assert len(windows) == 22
-    same = save(make_raw(seed=1), tmp_path / "emil" / "session.fif")
+    same = save(make_raw(seed=1), tmp_path / "emil" / "session_raw.fif")
     known, _ = predictions(capsys, model, same)
     assert [row["p(left_hand)"] for row in known] == [row["p(left_hand)"] for row in told]
 
 
 def test_a_recording_that_does_not_fit_is_refused_by_name(
-    eeg: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    eeg: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = eeg["spdnet"] / "model-final.safetensors"
-    few = save(make_raw(channels=CHANNELS[:3]), tmp_path / "few" / "a.fif")
-    assert "no channel Oz, which model-final.safetensors reads (4 channels: C3, C4, Fp1, Oz)" in refused(capsys, model, few)
-    slow = save(make_raw(rate=128.0), tmp_path / "slow" / "a.fif")
+    model = eeg("spdnet")
+    few = save(make_raw(channels=CHANNELS[:3]), tmp_path / "few" / "a_raw.fif")
+    said = refused(capsys, model, few)
+    assert "no channel Oz, which model-final.safetensors reads (4 channels: C3, C4, Fp1, Oz)" in said
+    slow = save(make_raw(rate=128.0), tmp_path / "slow" / "a_raw.fif")
     assert "sampled at 128 Hz, model-final.safetensors reads 160 Hz" in refused(capsys, model, slow)
     told, _ = predictions(capsys, model, slow, "--resample")
     assert len(told) == 10
     volts = make_raw()
     volts.apply_function(lambda x: 1e6 * x)
-    assert "unit" in refused(capsys, model, save(volts, tmp_path / "unit" / "a.fif"))
+    assert "unit" in refused(capsys, model, save(volts, tmp_path / "unit" / "a_raw.fif"))
     one = make_raw(labels=["T1"], onsets=[2])
-    assert "one trial" in refused(capsys, model, save(one, tmp_path / "one" / "a.fif"))
+    assert "one trial" in refused(capsys, model, save(one, tmp_path / "one" / "a_raw.fif"))
     average = make_raw().set_eeg_reference("average", verbose="ERROR")
-    assert "re-reference the recording" in refused(capsys, model, save(average, tmp_path / "average" / "a.fif"))
+    assert "re-reference the recording" in refused(capsys, model, save(average, tmp_path / "average" / "a_raw.fif"))
     Image.new("L", (8, 8)).save(tmp_path / "grey.png")
     assert "reads EEG of 4 channels" in refused(capsys, model, tmp_path / "grey.png")
     assert isinstance(average, mne.io.BaseRaw)

@@ -110,7 +110,9 @@ def test_nothing_but_failures_still_makes_a_report(tmp_path: Path) -> None:
         script.render([tmp_path], "text", "results", None)
 
 
-@pytest.mark.parametrize("lost", ["rounds.jsonl", "versions.json", "figures/curves.png", "confusion.json", "report.html"])
+@pytest.mark.parametrize(
+    "lost", ["rounds.jsonl", "versions.json", "figures/curves.png", "confusion.json", "report.html"]
+)
 def test_a_missing_file_of_a_run_is_no_crash(tmp_path: Path, lost: str) -> None:
     make_run(tmp_path / "a", "seed=1")
     make_run(tmp_path / "b", "seed=2", "augmentation=none")

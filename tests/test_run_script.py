@@ -85,7 +85,7 @@ def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_sweep_has_no_run_dir() -> None:
     with pytest.raises(FedgeoError, match="sweep_dir"):
-        run.plan_all(["run_dir=x", "seed=1,2"])
+        run.many(["run_dir=x", "seed=1,2"], [], 1)
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.augmentation import Augmentation, AugmentedSet
+from app.config import load
 from app.domain_shift import Transfer, check_shift, transfer
 from app.errors import FedgeoError
 from app.geometry import Geometry, geometry
@@ -195,3 +196,20 @@ def test_a_client_of_unknown_domain_cannot_be_augmented() -> None:
         augmented(3, Transfer(known.geometry, known.deltas, np.array([0, 0, 1, -1])))
     with pytest.raises(FedgeoError, match="needs the shifts of the domains"):
         augmented(3, known.geometry)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "target"),
+    [
+        ((), "shift", 500),
+        (("augmentation=repeat",), "repeat", 500),
+        (("augmentation=ggeur", "augmentation.target=60"), "ggeur", 60),
+        (("variant=paper",), "ggeur", 500),
+        (("variant=authors",), "ggeur", 14),
+    ],
+)
+def test_the_preset_with_both_skews_recommends_shift_and_gives_way_to_the_user(
+    overrides: tuple[str, ...], kind: str, target: int
+) -> None:
+    chosen = load(("experiment=office_home_lds", *overrides)).augmentation
+    assert (chosen.kind, chosen.target) == (kind, target)

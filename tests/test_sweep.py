@@ -52,7 +52,8 @@ def plan(folder: Path, *overrides: str) -> sweeps.Sweep:
 
 def files(folder: Path) -> dict[str, tuple[int, int]]:
     """When each file was written, and which one it is: a run that is done again has others."""
-    found = {path: path.stat() for path in folder.rglob("*") if path.is_file() and path.name not in (LOCK, "report.html")}
+    written = [path for path in folder.rglob("*") if path.is_file() and path.name not in (LOCK, "report.html")]
+    found = {path: path.stat() for path in written}
     return {path.relative_to(folder).as_posix(): (stat.st_mtime_ns, stat.st_ino) for path, stat in found.items()}
 
 

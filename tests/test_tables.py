@@ -43,14 +43,16 @@ def test_words_cannot_break_a_format() -> None:
     row = markdown([TABLE]).splitlines()[5]
     assert re.split(r"(?<!\\)\|", row)[1].strip() == r"a\|b"
     made = latex([TABLE])
-    assert r"fed\_avg & 50.00 $\pm$ 1.25 & 1,200 \\" in made and r"Two arms \& a note" in made and r"50 \% of it" in made
+    assert r"fed\_avg & 50.00 $\pm$ 1.25 & 1,200 \\" in made
+    assert r"Two arms \& a note" in made and r"50 \% of it" in made
     assert made.count(r"\begin{") == made.count(r"\end{") == 2
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=30))
 def test_any_words_are_safe_in_latex(words: str) -> None:
     """Without what escape has written itself, no character is left that LaTeX would act on."""
-    rest = re.sub(r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater)\{\}|\\[&%$#_{}]", "", escape(words))
+    named = r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater)\{\}"
+    rest = re.sub(rf"{named}|\\[&%$#_{{}}]", "", escape(words))
     rest = rest.replace(r"$\pm$", "").replace("$-$", "")
     assert not set(rest) & set("&%$#_{}\\~^<>")
 

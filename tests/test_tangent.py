@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyriemann.classification import MDM as PooledMDM
+from pyriemann import classification
 from pyriemann.geometry.distance import distance_riemann
 from pyriemann.tangentspace import TangentSpace as PooledTangentSpace
 from sklearn.linear_model import LogisticRegression
@@ -80,7 +80,7 @@ def test_mdm_is_pyriemanns_on_pooled_trials() -> None:
     algorithm = method("mdm")
     model = algorithm.model(C, 3)
     model.load(algorithm.fit(asking(algorithm, SITES), 3))
-    reference = PooledMDM().fit(*pooled(SITES))
+    reference = classification.MDM().fit(*pooled(SITES))
     distances = np.sqrt(-model(torch.from_numpy(NEW)).logits.detach().numpy())
     assert np.allclose(distances, reference.transform(NEW), atol=1e-6)
 
@@ -106,7 +106,8 @@ def test_a_memory_of_another_mean_is_not_used() -> None:
     algorithm = method("tangent_lr")
     memory: dict[str, Any] = {}
     x, y = (torch.from_numpy(part) for part in SITES[0])
-    asked = {"weight": torch.ones(3, C * (C + 1) // 2, dtype=torch.float64), "bias": torch.zeros(3, dtype=torch.float64)}
+    weight = torch.ones(3, C * (C + 1) // 2, dtype=torch.float64)
+    asked = {"weight": weight, "bias": torch.zeros(3, dtype=torch.float64)}
     means = [torch.eye(C, dtype=torch.float64), 2 * torch.eye(C, dtype=torch.float64)]
     answers = [algorithm.answer("gradient", asked | {"mean": mean}, x, y, 3, memory) for mean in means]
     fresh = algorithm.answer("gradient", asked | {"mean": means[1]}, x, y, 3, {})

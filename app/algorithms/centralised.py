@@ -1,4 +1,4 @@
-"""Centralised: one client holds all training samples. What federation can hope to reach, at the same number of epochs."""
+"""Centralised: one client holds all training samples. What federation can hope to reach, in as many epochs."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

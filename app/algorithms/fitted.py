@@ -13,6 +13,7 @@ from torch import Tensor
 
 from app.algorithms.base import Algorithm
 from app.errors import FedgeoError
+from app.exchange import Template, check_tensors
 from app.manifolds import KarcherMean, karcher_step
 from app.models.base import Model, Weights
 
@@ -21,6 +22,7 @@ Ask = Callable[[str, Weights], list[Weights]]
 
 CONVERGED = 1e-6  # the norm of the gradient at which the search for a Riemannian mean ends
 MOST_STEPS = 100
+SYMMETRIC = 1e-6  # the asymmetry of a mean that is rounding, relative to its largest entry
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,22 @@ class Fitted(Algorithm):
     def model(self, channels: int, classes: int) -> Model:
         """The untrained model, whose exchanged weights ``fit`` returns."""
         raise NotImplementedError
+
+    def questions(self, channels: int, classes: int) -> dict[str, Template]:
+        """What the server may ask, and the tensors that belong to each question."""
+        raise NotImplementedError
+
+    def check_question(self, question: str, asked: Weights, channels: int, classes: int) -> None:
+        """Refuse a question that is none of this method's. Means must be symmetric and positive definite."""
+        known = self.questions(channels, classes)
+        if question not in known:
+            raise FedgeoError(f"the server: it asks {question[:40]!r}; this method knows {', '.join(known)}")
+        check_tensors(asked, known[question], "the server")
+        for name in asked.keys() & {"mean", "means"}:
+            definite = torch.linalg.eigvalsh(asked[name]) > 0
+            scale = asked[name].abs().max()
+            if not bool(definite.all()) or bool((asked[name] - asked[name].mT).abs().max() > SYMMETRIC * scale):
+                raise FedgeoError(f"the server: {name} must be symmetric and positive definite")
 
     def answer(
         self, question: str, asked: Weights, x: Tensor, y: Tensor, classes: int, memory: MutableMapping[str, Any]

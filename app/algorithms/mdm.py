@@ -9,6 +9,7 @@ from torch import Tensor
 
 from app.algorithms.fitted import Ask, Fitted, search, start, total
 from app.errors import FedgeoError
+from app.exchange import Template
 from app.manifolds import tangent_sum
 from app.models.base import Model, Weights
 from app.models.riemannian import MinimumDistance
@@ -20,6 +21,9 @@ class MDM(Fitted):
 
     def model(self, channels: int, classes: int) -> Model:
         return MinimumDistance(channels, classes)
+
+    def questions(self, channels: int, classes: int) -> dict[str, Template]:
+        return {"mean": {}, "tangent": {"means": ((classes, channels, channels), torch.float64)}}
 
     def answer(
         self, question: str, asked: Weights, x: Tensor, y: Tensor, classes: int, memory: MutableMapping[str, Any]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from app.algorithms.base import Positive
 from app.algorithms.fitted import Ask, Fitted, search, start, total
+from app.exchange import Template
 from app.manifolds import tangent_sum
 from app.models.base import Model, Weights
 from app.models.riemannian import TangentSpace, tangent_vectors
@@ -35,10 +36,18 @@ class TangentLR(Fitted):
     def model(self, channels: int, classes: int) -> Model:
         return TangentSpace(channels, classes)
 
+    def questions(self, channels: int, classes: int) -> dict[str, Template]:
+        mean = {"mean": ((channels, channels), torch.float64)}
+        head = {
+            "weight": ((classes, channels * (channels + 1) // 2), torch.float64),
+            "bias": ((classes,), torch.float64),
+        }
+        return {"mean": {}, "tangent": mean, "gradient": mean | head}
+
     def answer(
         self, question: str, asked: Weights, x: Tensor, y: Tensor, classes: int, memory: MutableMapping[str, Any]
     ) -> Weights:
-        count = torch.tensor(float(len(x)), dtype=torch.float64)
+        count = torch.tensor([float(len(x))], dtype=torch.float64)
         if question == "mean":
             return {"sum": x.sum(0), "count": count}
         if question == "tangent":
@@ -50,7 +59,7 @@ class TangentLR(Fitted):
         logits = vectors @ asked["weight"].mT + asked["bias"]
         errors = torch.softmax(logits, -1) - F.one_hot(y, classes)
         return {
-            "loss": F.cross_entropy(logits, y, reduction="sum"),
+            "loss": F.cross_entropy(logits, y, reduction="sum").reshape(1),
             "weight": errors.mT @ vectors,
             "bias": errors.sum(0),
         }
@@ -60,7 +69,7 @@ class TangentLR(Fitted):
 
         def step(points: Tensor) -> tuple[Tensor, Tensor]:
             found = total(ask("tangent", {"mean": points[0]}))
-            return found["sum"][None], found["count"][None]
+            return found["sum"][None], found["count"]
 
         mean = search([start(pooled["sum"] / pooled["count"], "all trials")], step)[0]
         features = len(mean) * (len(mean) + 1) // 2

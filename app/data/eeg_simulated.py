@@ -15,6 +15,7 @@ from app.errors import FedgeoError
 
 _BACKGROUND = 16  # sources that carry no class
 _BAND = (8.0, 32.0)
+_SHORTEST = 27  # samples that the filter pads a trial with, and needs more than
 _LEAD_FIELD_SEED = 20_240_601  # one head for all seeds
 
 
@@ -38,6 +39,11 @@ def simulated(
         raise FedgeoError(
             f"simulated EEG needs 1 subject, 2 classes, 2 channels, 1 trial a class and above {2 * _BAND[1]:g} Hz; "
             f"got {subjects}, {len(classes)}, {channels}, {trials_per_class} and {rate:g} Hz"
+        )
+    if round(seconds * rate) <= _SHORTEST:
+        raise FedgeoError(
+            f"data.window: simulated trials need more than {_SHORTEST} samples for the filter, {seconds:g} s at "
+            f"{rate:g} Hz are {round(seconds * rate)}"
         )
     field = _lead_field(len(classes), channels)
     return [

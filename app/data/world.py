@@ -44,6 +44,10 @@ class World(Protocol):
         """Whether validation and test samples are held by the server; else each client holds its own."""
         ...
 
+    def __hash__(self) -> int:
+        """Of the object: a world is itself and no other."""
+        ...
+
     def __len__(self) -> int:
         """The number of clients."""
         ...

@@ -83,7 +83,9 @@ def _choices(overrides: Sequence[str]) -> dict[str, list[str]]:
     return choices
 
 
-def _combined(choices: dict[str, list[str]], named: Sequence[str], values: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _combined(
+    choices: dict[str, list[str]], named: Sequence[str], values: Sequence[str]
+) -> tuple[tuple[str, ...], str]:
     """One combination and its label."""
     chosen = dict(zip(choices, values, strict=True))
     return tuple(chosen.values()), " ".join(chosen[key] for key in named)

@@ -6,7 +6,7 @@ from app.algorithms.fitted import Fitted
 from app.algorithms.from_statistics import FromStatistics
 from app.config import Config, EegData, Linear
 from app.errors import FedgeoError
-from app.privacy import check_prototypes
+from app.privacy import check_mixing, check_prototypes
 
 
 def check(config: Config) -> None:
@@ -34,13 +34,25 @@ def check(config: Config) -> None:
         raise FedgeoError("federation.classes is for engine=deployment, where sites bring their own class names")
     if eeg and config.engine == "deployment":
         check_recordings(config)
-    if eeg and config.steps == "equal":
-        raise FedgeoError(f"steps=equal compares augmentations, data={config.data.name} is EEG: set steps=own")
+    if config.steps == "equal":
+        check_steps(config)
+    check_mixing(config.augmentation.kind, config.privacy)
     check_prototypes(config.augmentation.kind != "none" and config.augmentation.step2, config.privacy)
     if eeg and config.augmentation.kind != "none":
         raise FedgeoError(
             f"augmentation={config.augmentation.kind} is for image embeddings, data={config.data.name} is EEG: "
             "choose augmentation=none"
+        )
+
+
+def check_steps(config: Config) -> None:
+    """steps=equal is planned from the clients' true counts. Raises FedgeoError where there are none to plan from."""
+    if config.data.family == "eeg":
+        raise FedgeoError(f"steps=equal compares augmentations, data={config.data.name} is EEG: set steps=own")
+    if config.engine == "deployment" or config.privacy.min_count > 1 or config.privacy.round_counts > 1:
+        raise FedgeoError(
+            "steps=equal compares arms by the clients' true counts, which engine=deployment, privacy.min_count and "
+            "privacy.round_counts hide: set steps=own, or engine=flower and privacy=research"
         )
 
 

@@ -47,9 +47,25 @@ def wait_for(what: str, holds: Callable[[], Any]) -> None:
         time.sleep(0.2)
 
 
-def rehearse(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "deploy_local.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """scripts/deploy_local.py with its run directory, and all else, in ``folder``."""
+    command = [sys.executable, str(ROOT / "scripts" / "deploy_local.py"), *arguments, f"run_dir={folder / 'run'}"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+GGEUR, PROJAVG = ("experiment=quickstart", "federation.rounds=2"), (*EEG, "federation.rounds=1")
+
+
+@pytest.fixture(scope="module")
+def rehearsals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str, int]]:
+    """Both families side by side, as most of the time is waiting: name -> folder, output, exit code."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("ggeur", "projavg")}
+    recordings = [str(site.data) for site in eeg_sites(folders["projavg"] / "given")]
+    started = {
+        "ggeur": start(folders["ggeur"], "--nodes", "3", *GGEUR),
+        "projavg": start(folders["projavg"], "--data", *recordings, *PROJAVG),
+    }
+    return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in started.items()}
 
 
 def assert_equal_to_in_process(run_dir: Path, sites: list[LocalSite], folder: Path, *overrides: str) -> None:
@@ -57,6 +73,7 @@ def assert_equal_to_in_process(run_dir: Path, sites: list[LocalSite], folder: Pa
     here = [LocalSite(site.name, site.data, folder / site.name) for site in sites]
     run_over_sites(folder / "run", here, *overrides)
     for line, other in zip(rounds(run_dir), rounds(folder / "run"), strict=True):
+        assert line.pop("accuracy_by_domain") == pytest.approx(other.pop("accuracy_by_domain"), rel=0, abs=1e-6)
         assert line == pytest.approx(other, rel=0, abs=1e-6)
     models = [load_file(path / "model-final.safetensors") for path in (run_dir, folder / "run")]
     assert models[0].keys() == models[1].keys()
@@ -70,44 +87,36 @@ def assert_equal_to_in_process(run_dir: Path, sites: list[LocalSite], folder: Pa
         ).read_bytes()
 
 
-def test_ggeur_over_three_sites_equals_in_process(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    words = ("experiment=quickstart", "federation.rounds=2")
-    done = rehearse("--nodes", "3", *words, f"run_dir={run_dir}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize(("name", "words"), [("ggeur", GGEUR), ("projavg", PROJAVG)])
+def test_three_sites_give_what_one_process_gives(
+    rehearsals: dict[str, tuple[Path, str, int]], tmp_path: Path, name: str, words: tuple[str, ...]
+) -> None:
+    folder, said, code = rehearsals[name]
+    assert code == 0, said
+    assert "flower-supernode --root-certificates ca.crt" in said
+    homes = [folder / "run-sites" / f"site-{k}" for k in (1, 2, 3)]
+    data = [(home if name == "ggeur" else folder / "given" / home.name) / "data" for home in homes]
+    sites = [LocalSite(home.name, path, home) for home, path in zip(homes, data, strict=True)]
+    assert_equal_to_in_process(folder / "run", sites, tmp_path, *words)
     assert left_over() == []
-    assert "flower-supernode --root-certificates ca.crt" in done.stdout
-    home = tmp_path / "run-sites"
-    sites = [LocalSite(f"site-{k}", home / f"site-{k}" / "data", home / f"site-{k}") for k in (1, 2, 3)]
-    assert_equal_to_in_process(run_dir, sites, tmp_path / "here", *words)
-
-
-def test_projavg_over_three_sites_equals_in_process(tmp_path: Path) -> None:
-    given = eeg_sites(tmp_path / "given")
-    run_dir, words = tmp_path / "run", (*EEG, "federation.rounds=2")
-    done = rehearse("--data", *(str(site.data) for site in given), *words, f"run_dir={run_dir}", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert left_over() == []
-    sites = [LocalSite(site.name, site.data, tmp_path / "run-sites" / site.name) for site in given]
-    assert_equal_to_in_process(run_dir, sites, tmp_path / "here", *words)
 
 
 def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_path: Path) -> None:
     """Two thirds are enough: the run that loses a site in mid-round ends; one that needs all three fails in words."""
-    short = ("experiment=quickstart", "augmentation=none", "federation.rounds=2", "engine=deployment")
+    short = ("experiment=quickstart", "augmentation=none", "federation.rounds=1", "engine=deployment")
     with Deployment(digit_sites(tmp_path)) as deployment:
         job = plan([*short, "federation.max_failures=0.34", f"run_dir={tmp_path / 'run'}"])
         strangers = []
 
-        def after(row: dict[str, Any]) -> None:
-            if row["round"] == 1:
-                deployment.nodes["site-2"].kill()  # it is at work on round 2, or about to be
+        def heard(line: str) -> None:
+            if "is held by" in line and not strangers:  # all were heard, and are sent the first round's weights
+                deployment.nodes["site-2"].kill()
                 strangers.append(stranger(deployment, tmp_path / "stranger"))
                 strangers.append(plaintext(deployment, tmp_path))
 
-        summary = execute(job, deployment, after, lambda line: None)
+        summary = execute(job, deployment, lambda row: None, heard)
         assert summary["status"] == "completed"
-        assert [(line["clients"], line["failures"]) for line in rounds(tmp_path / "run")] == [(3, 0), (2, 1)]
+        assert [(line["clients"], line["failures"]) for line in rounds(tmp_path / "run")] == [(2, 1)]
         assert (own_output(deployment.sites[0]) / "model-final.safetensors").exists()
         assert not (tmp_path / "site-2" / "output" / "model-final.safetensors").exists()
 
@@ -140,11 +149,11 @@ def plaintext(deployment: Deployment, folder: Path) -> tuple["subprocess.Popen[b
 
 
 def test_interrupting_ends_all_that_was_started(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "deploy_local.py"), "--nodes", "2", "experiment=quickstart"]
-    process = subprocess.Popen([*command, f"run_dir={tmp_path / 'run'}"], cwd=tmp_path)
+    process = start(tmp_path, "--nodes", "1", "experiment=quickstart")
     log = tmp_path / "run" / "log.txt"
-    wait_for("the sites", lambda: log.exists() and "sites: 0 site-1, 1 site-2" in log.read_text())
+    wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
     os.kill(process.pid, signal.SIGINT)
-    assert process.wait(timeout=WAIT) == 130
+    said = process.communicate(timeout=WAIT)[0]
+    assert process.returncode == 130, said
     assert left_over() == []
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"

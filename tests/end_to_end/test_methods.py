@@ -111,6 +111,8 @@ def test_a_method_from_outside_may_bring_its_yaml(tmp_path: Path) -> None:
         ("method=fedmedian +method.mu=1", "method.mu: fedmedian has no such setting"),
         ("method.target=tests.outside_method:Nothing", "method.target=tests.outside_method:Nothing"),
         ("augmentation=fedmix augmentation.mix=1", "augmentation.mix=1: must be less than 1"),
+        ("steps=equal privacy.min_count=3", "steps=equal compares arms by the clients' true counts"),
+        ("steps=equal engine=deployment", "steps=equal compares arms by the clients' true counts"),
         ("steps=more", "steps=more: must be 'own' or 'equal'"),
     ],
 )
