@@ -75,8 +75,8 @@ def geometry(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Count each client's own validation and test samples right and wrong."""
     here = node_of(message, context)
-    weights, _ = messages.read_weights(message.content)
-    here.check_weights(weights)
+    weights, beside = messages.read_weights(message.content)
+    here.check_weights(weights, beside)
     number = messages.read_round(message.content)
 
     def one(client: int, _: RecordDict) -> RecordDict:
@@ -90,7 +90,7 @@ def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""
     here = node_of(message, context)
     weights, beside = messages.read_weights(message.content)
-    here.check_weights(weights, beside)
+    here.check_weights(weights, beside, training=True)
     number, digest = messages.read_round(message.content), messages.read_digest(message.content)
     call = Call(
         number,
@@ -119,7 +119,7 @@ def final(message: Message, context: Context) -> Message:
     here = node_of(message, context)
     assert isinstance(here, SiteNode)
     weights, beside = messages.read_weights(message.content, config=False)
-    here.check_weights(weights)
+    here.check_weights(weights, beside)
 
     def one(client: int, _: RecordDict) -> RecordDict:
         here.keep_final(weights)

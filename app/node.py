@@ -50,7 +50,7 @@ from app.statistics import ClassStatistics, field, gather, refuse
 from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
-from app.validation import MOST
+from app.validation import MOST, only
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 SERVER = "the server"  # whom a node blames for what it cannot take
@@ -130,10 +130,11 @@ class Node:
             return Exchange(template(self.model().export()), {}, ({},))
         return exchange(self.algorithm, self.model(), self.world.inputs)
 
-    def check_weights(self, weights: Weights, beside: Weights | None = None) -> None:
-        """Refuse what a server sends unless it fits this model and method; ``beside`` is for training alone."""
+    def check_weights(self, weights: Weights, beside: Weights, *, training: bool = False) -> None:
+        """Refuse what a server sends unless it fits this model and, beside the weights for training, this method."""
         check_tensors(weights, self.exchanged.weights, SERVER)
-        if beside is None:
+        if not training:
+            check_tensors(beside, {}, SERVER)
             return
         down = [wanted for wanted in self.exchanged.down if wanted.keys() == beside.keys()]
         check_tensors(beside, down[0] if down else self.exchanged.down[0], SERVER)
@@ -374,14 +375,18 @@ class Node:
         refuse(bool((domains < -1).any()), SERVER, "domains must count from 0, or be -1")
         privacy = self.config.privacy
         if self.config.augmentation.kind == "fedmix":
-            return SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means"), domains
+            means = SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means")
+            only(arrays, {*means.to_arrays(), "domains"}, SERVER, "array")
+            return means, domains
         if self.config.augmentation.kind == "fedfa":
             gaussians = Gaussians.from_arrays(arrays)
+            only(arrays, {*gaussians.to_arrays(), "domains"}, SERVER, "array")
             self._fits(gaussians, domains)
             check_received(gaussians.counts, [0] * len(gaussians.counts), gaussians.prototype_means, privacy)
             return gaussians, domains
         whole = Transfer.from_arrays(arrays) if self.config.augmentation.kind == "shift" else None
         shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
+        only(arrays, {*(shapes if whole is None else whole).to_arrays(), "domains"}, SERVER, "array")
         self._fits(shapes, domains)
         check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
         return shapes if whole is None else whole, domains

@@ -218,11 +218,12 @@ LAYOUTS: tuple[Layout, ...] = (
     ),
     Layout(
         "fedspdnet-1", "FedSPDnet, Table I: test F1 (%)",
-        (
-            Column("Weibo2014 EEGNet", "f1_macro", ("experiment=fedspdnet_weibo2014", "model=eegnet", "method=fedavg")),
-            Column("Weibo2014 SPDnet", "f1_macro", ("experiment=fedspdnet_weibo2014", "model=spdnet", "method=projavg")),
-            Column("PhysionetMI EEGNet", "f1_macro", ("experiment=fedspdnet_physionetmi", "model=eegnet", "method=fedavg")),
-            Column("PhysionetMI SPDnet", "f1_macro", ("experiment=fedspdnet_physionetmi", "model=spdnet", "method=projavg")),
+        tuple(
+            Column(f"{data} {model}", "f1_macro", (f"experiment=fedspdnet_{data.lower()}", *words))
+            for data in ("Weibo2014", "PhysionetMI")
+            for model, words in (
+                ("EEGNet", ("model=eegnet", "method=fedavg")), ("SPDnet", ("model=spdnet", "method=projavg")),
+            )
         ),
         (
             Row("centralised", ("method=centralised",),

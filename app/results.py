@@ -180,7 +180,8 @@ class RunDirectory:
             if share > 0.5 and isinstance(self.config.model, SpdNetModel):
                 found.append(
                     f"round {row['round']}: ReEig clamps {100 * share:.0f} % of the eigenvalues, where nothing is "
-                    f"learned: check that the recordings are in microvolt, or lower model.epsilon={self.config.model.epsilon:g}"
+                    "learned: check that the recordings are in microvolt, or lower "
+                    f"model.epsilon={self.config.model.epsilon:g}"
                 )
         return found
 

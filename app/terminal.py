@@ -15,7 +15,7 @@ from app.engines.workers import Outcome
 from app.tables import SIMULATED
 from app.tables import Table as Words
 
-WIDTH = 110  # that a table needs at least
+WIDTH, WIDEST = 110, 200  # that a table is given at least, and at most where it needs it
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
 
 
@@ -173,4 +173,5 @@ def show_tables(tables: Sequence[Words]) -> None:
 
 
 def _print(table: Table) -> None:
-    Console(width=max(Console().width, WIDTH)).print(table)
+    needed = Console(width=WIDEST).measure(table).maximum  # figures are not broken over two lines for a narrow pipe
+    Console(width=max(Console().width, WIDTH, needed)).print(table)

@@ -61,7 +61,8 @@ def of_array(value: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str,
     yield "one axis more", value[None]
     if value.ndim:
         yield "no axis", np.array(value.flat[0] if value.size else 0, value.dtype)
-        yield "one row more", np.concatenate([value, value[:1] if len(value) else np.zeros((1, *value.shape[1:]), value.dtype)])
+        row = value[:1] if len(value) else np.zeros((1, *value.shape[1:]), value.dtype)
+        yield "one row more", np.concatenate([value, row])
     if value.ndim and len(value):
         yield "one row less", value[:-1]
         yield "no rows", value[:0]
@@ -81,7 +82,8 @@ def of_array(value: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str,
 
 def of_numbers(content: RecordDict, key: str, allowed: dict[str, Callable[[Any], bool]]) -> Iterator[Change]:
     """Faults of single numbers and words. allowed: what of the tried values is no fault, by name."""
-    tried: tuple[Any, ...] = (-1, 0, 0.5, 10**18, 1e18, float("nan"), float("inf"), -float("inf"), [1.0], [], "", "1", True, b"1")
+    endless = float("inf")
+    tried: tuple[Any, ...] = (-1, 0, 0.5, 10**18, 1e18, float("nan"), endless, -endless, [1.0], [], "", "1", True, b"1")
     record = content[key]
     for name in list(record):
         made = fresh(content)

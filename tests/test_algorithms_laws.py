@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_federation import Federation, FixedOrder, distance
+from tests.small_federation import Federation, FixedOrder, distance
 from torch import Tensor
 
 from app.algorithms.base import Algorithm, Forward, Local, Trained

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load as read
 from safetensors.torch import save
-from small_federation import Federation, FixedOrder, distance
+from tests.small_federation import Federation, FixedOrder, distance
 
 from app.algorithms.base import Algorithm
 from app.algorithms.fedavg import FedAvg

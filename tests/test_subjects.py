@@ -175,7 +175,7 @@ def test_an_average_reference_cannot_be_recentred_into_full_rank_but_is_kept(tmp
     for subject in ("a", "b"):
         raw = make_raw(seed=3).set_eeg_reference("average", verbose="ERROR")
         save(raw, tmp_path / subject / "x_raw.fif")
-    found = folder(tmp_path)
+    found = folder(tmp_path, "covariances.estimator=scm")
     assert found.facts(0)["average reference"] is True
     values = np.linalg.eigvalsh(found.train(0).x)
     assert values[:, 0].max() < 1e-6 and values[:, 1].min() > 1e-2

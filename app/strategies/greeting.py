@@ -81,10 +81,11 @@ def _facts(words: dict[str, Any], sites: bool) -> dict[str, Any]:
 
 def compare(facts: dict[str, Any], client: str, reference: dict[str, Any], first: str) -> None:
     """Refuse a client that differs from the first one in what all must have alike, by the fact's name."""
-    for fact in reference:
-        if facts.get(fact) != reference[fact]:
+    for fact in reference | facts:
+        if facts.get(fact) != reference.get(fact):
             mend = AGREED.get(fact, "encode, record and process the data in one way everywhere")
-            mine, theirs = told_apart(facts.get(fact), reference[fact]), told_apart(reference[fact], facts.get(fact))
+            own, other = facts.get(fact), reference.get(fact)
+            mine, theirs = told_apart(own, other), told_apart(other, own)
             raise FedgeoError(f"{client} has {fact} {mine}, {first} has {theirs}: {mend}")
 
 

@@ -24,7 +24,7 @@ from tests.conftest import ROOT
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
 WAIT = 300.0  # seconds that a busy machine may take for what takes a few
 
 

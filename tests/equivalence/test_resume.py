@@ -27,7 +27,10 @@ RUNS = {
     "rlavg": ("method=rlavg", "training.schedule=plateau", *EEG),
     "eegnet": ("method=fedavg", "model=eegnet", "training.keep_moments=true", *EEG),
 }
-COMPARED = ("model-final.safetensors", "model-best.safetensors", "augmentation.json", "confusion.json", "partition.json")
+COMPARED = (
+    *("model-final.safetensors", "model-best.safetensors"),
+    *("augmentation.json", "confusion.json", "partition.json"),
+)
 UNEQUAL = ("seconds", "peak_memory_mb")
 
 
