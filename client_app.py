@@ -62,9 +62,9 @@ def geometry(message: Message, context: Context) -> Message:
     here = node_of(message, context)
     arrays = messages.request(message.content, (messages.ARRAYS, messages.CONFIG)).arrays
     digest = messages.read_digest(message.content)
-    here.keep_geometry(digest, arrays)
 
     def one(client: int, _: RecordDict) -> RecordDict:
+        here.keep_geometry(digest, arrays)  # only for a client that this node hosts
         figures, counts = here.describe_augmentation(client, digest)
         return messages.described_reply(figures, counts)
 

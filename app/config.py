@@ -331,7 +331,8 @@ def _one_line(error: Exception) -> str:
         key = unknown.group(1)
         near = difflib.get_close_matches(key, known_keys(), n=3, cutoff=0.5)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
-    missing = re.search(r"Could not find '([^']+)'.*?Available options in '[^']+': (.*?)(?: Config search path|$)", text)
+    found_none = r"Could not find '([^']+)'.*?Available options in '[^']+': (.*?)(?: Config search path|$)"
+    missing = re.search(found_none, text)
     if missing:
         group, _, option = missing.group(1).rpartition("/")
         options = [name for name in missing.group(2).split() if not name.startswith("_")]

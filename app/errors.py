@@ -8,7 +8,7 @@ class FedgeoError(ValueError):
 MISSING = "missing: "  # how the text of a Missing begins, by which the server knows it
 
 
-class Missing(FedgeoError):
+class Missing(FedgeoError):  # noqa: N818 - it is an answer more than an error
     """A node lacks what a message refers to by its digest: it is to be sent again."""
 
     def __init__(self, what: str) -> None:

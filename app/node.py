@@ -141,6 +141,8 @@ class Node:
 
     def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
         """Check what all clients were sent, with the number of each client's domain, and keep it under its digest."""
+        if self._shared is not None and self._shared[0] == digest:
+            return
         if digest != array_digest(arrays):
             raise FedgeoError("the geometry does not have the digest it was announced with")
         self._shared = (digest, *self._unpack(arrays))
@@ -312,6 +314,8 @@ class Node:
             if not len(own):
                 raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
             eeg = self.config.data.family == "eeg"
+            if eeg and digest:
+                raise FedgeoError(f"client {client}: EEG trials are not augmented, but shapes {digest[:12]} are named")
             self._sets[key] = TensorSet(own.x, own.y) if eeg else self._augmented(client, own, digest)
         data = self._sets[key]
         if not isinstance(data, TensorSet):

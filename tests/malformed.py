@@ -96,7 +96,7 @@ def of_numbers(content: RecordDict, key: str, allowed: dict[str, Callable[[Any],
                 made[key][name] = value
             except TypeError:
                 continue  # the record refuses it before it is sent
-            if value == record[name] and type(value) is type(record[name]) or allowed.get(name, never)(value):
+            if (value == record[name] and type(value) is type(record[name])) or allowed.get(name, never)(value):
                 continue
             yield f"{name}={value!r}", made
     if key == messages.METRICS:

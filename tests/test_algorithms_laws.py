@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.small_federation import Federation, FixedOrder, distance
 from torch import Tensor
 
 from app.algorithms.base import Algorithm, Forward, Local, Trained
@@ -25,6 +24,7 @@ from app.errors import FedgeoError
 from app.models.base import Model, Output, Weights
 from app.models.head import Head
 from app.training.plain import LocalSettings
+from tests.small_federation import Federation, FixedOrder, distance
 
 SETTINGS = LocalSettings(epochs=2, batch_size=4, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.01)
 PLAN = [[0, 1], [1, 2], [0, 2], [0, 1, 2], [2]]

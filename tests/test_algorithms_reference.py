@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load as read
 from safetensors.torch import save
-from tests.small_federation import Federation, FixedOrder, distance
 
 from app.algorithms.base import Algorithm
 from app.algorithms.fedavg import FedAvg
@@ -25,6 +24,7 @@ from app.algorithms.scaffold import Scaffold
 from app.models.base import Weights
 from app.models.head import Head
 from app.training.plain import LocalSettings
+from tests.small_federation import Federation, FixedOrder, distance
 
 Array = NDArray[np.float64]
 DIMENSION, CLASSES, CLIENTS = 4, 4, 4

@@ -40,7 +40,7 @@ def test_sides_are_timed_in_turn_after_warming_up() -> None:
     calls: list[str] = []
     pair = Pair("made up", lambda: lambda: calls.append("ours"), lambda: lambda: calls.append("reference"), nothing)
     benchmark.times(pair, 5)
-    assert calls[2 * benchmark.WARM_UP :] == ["ours", "reference"] * 5
+    assert calls[2 * pair.warm_up :] == ["ours", "reference"] * 5
 
 
 def test_too_few_pairs_are_refused() -> None:

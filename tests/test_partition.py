@@ -155,7 +155,7 @@ def test_a_tenth_of_each_digits_domain_and_the_whole_at_fraction_one() -> None:
     assert not np.array_equal(tenth, subsample(rows, source.labels, source.domain, 0.1, 1))
     assert np.array_equal(subsample(rows, source.labels, source.domain, 1.0, 0), rows)
     assert len(subsample(rows[:0], source.labels, source.domain, 0.1, 0)) == 0
-    with pytest.raises(FedgeoError, match=r"data\.fraction=0"):
+    with pytest.raises(FedgeoError, match=r"federation\.fraction=0"):
         subsample(rows, source.labels, source.domain, 0, 0)
 
 

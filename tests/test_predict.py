@@ -216,7 +216,7 @@ def test_recordings_are_processed_as_in_training(
     trained = load_model(eeg(name))
     expected = []
     for trials in world.trials:
-        found = covariances.covariances(trials.trials)
+        found = covariances.covariances(trials.trials, "oas")  # the preset's estimator
         x = found if name == "plain" else covariances.recentre(found)
         with torch.no_grad():
             expected.append(softmax(trained.model(torch.from_numpy(x)).logits.numpy(), axis=1))

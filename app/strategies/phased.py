@@ -64,8 +64,8 @@ class Phased(Strategy):
         """Take over where an earlier process stood. Raises FedgeoError where that was not kept whole."""
         if unsaved := checkpoint.facts.get("unsaved"):
             raise FedgeoError(
-                f"{type(self.base).__name__} keeps {', '.join(unsaved)} from round to round, which no checkpoint holds: "
-                "a run of it cannot be resumed"
+                f"{type(self.base).__name__} keeps {', '.join(unsaved)} from round to round, which no checkpoint "
+                "holds: a run of it cannot be resumed"
             )
         self.done, self.resumed = checkpoint.round, True
         self.rate.restore(checkpoint.facts["rate"])
