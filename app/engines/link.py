@@ -17,6 +17,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,11 +42,14 @@ class Link:
         self.mark = uuid.uuid4().hex
         self.log = self.folder / "superlink.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.programs = Path(sys.executable).parent
 
     def __enter__(self) -> Self:
         try:
             (self.folder / "empty").mkdir()
             self._copy_app()
+            if any(letter.isspace() for letter in sys.executable):
+                self._rename_programs()
             self._start()
         except BaseException:
             self.stop()
@@ -69,6 +73,27 @@ class Link:
             else:
                 shutil.copy(source, target / name)
 
+    def _rename_programs(self) -> None:
+        """Flower's programs under a path without spaces, which Ray cannot start its workers from."""
+        environment = self.folder / "environment"
+        environment.symlink_to(sys.prefix, target_is_directory=True)
+        self.programs = self.folder / "bin"
+        self.programs.mkdir()
+        for entry in entry_points(group="console_scripts"):
+            if entry.value.startswith("flwr."):
+                module, _, function = entry.value.partition(":")
+                lines = f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+                script = self.programs / entry.name
+                script.write_text(f"#!{environment / 'bin' / Path(sys.executable).name}\n{lines}")
+                script.chmod(0o755)
+
+    def program(self, name: str) -> str:
+        """One of Flower's programs in this interpreter's environment, whether or not that is activated."""
+        path = self.programs / name
+        if not path.exists():
+            raise FedgeoError(f"{name} is not installed beside {sys.executable}: run make, or pip install '.'")
+        return str(path)
+
     def connection(self, settings: Mapping[str, str | bool]) -> None:
         """Tell `flwr` how to reach the SuperLink."""
         (self.folder / "home").mkdir(exist_ok=True)
@@ -80,7 +105,7 @@ class Link:
         """Start a program of Flower's in the empty folder, in a session of its own, with a Flower home of its own."""
         with log.open("wb") as file:
             return subprocess.Popen(
-                [program(command[0]), *command[1:]],
+                [self.program(command[0]), *command[1:]],
                 cwd=self.folder / "empty",
                 env=self.environment(home),
                 stdin=subprocess.DEVNULL,
@@ -105,7 +130,7 @@ class Link:
             **os.environ,
             **one,
             MARK: self.mark,
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PATH": os.pathsep.join([str(self.programs), os.environ.get("PATH", "")]),
             "FLWR_HOME": str(self.folder / home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -134,7 +159,7 @@ class Link:
     def flwr(self, *arguments: str) -> dict[str, Any]:
         """What `flwr ARGUMENTS --format json` answers. Raises FedgeoError where it fails."""
         done = subprocess.run(
-            [program("flwr"), *arguments, "--format", "json"],
+            [self.program("flwr"), *arguments, "--format", "json"],
             cwd=self.folder / "empty",
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -185,14 +210,6 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
                 yield process
         except (psutil.Error, OSError):
             continue
-
-
-def program(name: str) -> str:
-    """A console script of this interpreter's environment, whether or not that is activated."""
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise FedgeoError(f"{name} is not installed beside {sys.executable}: run make, or pip install '.'")
-    return str(path)
 
 
 def free_port() -> int:

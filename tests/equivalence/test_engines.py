@@ -15,6 +15,7 @@ from app.engines.flower import MARK
 from tests.conftest import ROOT
 from tests.running import rounds, run_in_process
 
+STARTED = time.time()
 SHORT = ("federation.rounds=3", "training.epochs=1")
 
 
@@ -50,11 +51,11 @@ def command(*overrides: str) -> list[str]:
 
 
 def left_over() -> list[int]:
-    """Processes of any private SuperLink that are still there."""
+    """Processes of a private SuperLink that are still there, but for those of other runs on the machine."""
     found = []
     for process in psutil.process_iter():
         try:
-            if MARK in process.environ():
+            if MARK in process.environ() and process.create_time() >= STARTED:
                 found.append(process.pid)
         except (psutil.Error, OSError):
             continue
