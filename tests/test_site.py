@@ -241,7 +241,7 @@ def test_a_simulated_node_is_no_site() -> None:
     ("experiment", "overrides"),
     [
         ("../../etc", ""),
-        ("quickstart", "experiment=../../../tmp/evil"),
+        ("quickstart", "experiment=../../../elsewhere/evil"),
         ("quickstart", "data=/etc/evil"),
         ("quickstart", "'seed=${oc.env:HOME}'"),
         ("quickstart", "hydra.searchpath=[file:///tmp]"),
