@@ -75,15 +75,20 @@ class Pair:
 
     @cached_property
     def half_width(self) -> float | None:
-        n = len(self.differences)
-        if n < 2:
-            return None
-        return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(self.differences, ddof=1) / math.sqrt(n))
+        return half_width(self.differences)
 
     @property
     def wins(self) -> int:
         """In how many seeds ``arm`` is ahead."""
         return sum(difference > 0 for difference in self.differences)
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the interval of their mean at level CONFIDENCE, by Student's t; None with fewer than two."""
+    n = len(values)
+    if n < 2:
+        return None
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -4,6 +4,7 @@ An arm is a data set, a method and a variation of it (an augmentation, say). A r
 the folder of results is all that a comparison knows, so that it can be interrupted, resumed and extended.
 """
 
+import functools
 import json
 import math
 import shutil
@@ -17,10 +18,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.config import dump, load
+from app.algorithms.base import Algorithm
+from app.arms import half_width
+from app.config import Config, dump, load
 from app.engines.launch import plan, run_in_process
 from app.errors import FedgeoError
+from app.node import local_algorithm
 
+COSTS = ("cpu_seconds", "bytes_up", "bytes_down")
 WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
 Note = Callable[[str], None]
 
@@ -34,6 +39,25 @@ class Arm:
     variation: str
     overrides: tuple[str, ...]
 
+    @functools.cached_property
+    def config(self) -> Config:
+        return load(self.overrides)
+
+    @functools.cached_property
+    def algorithm(self) -> Algorithm:
+        return local_algorithm(self.config)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether a learning rate plays a part: a head in closed form has none."""
+        return self.algorithm.trains or "lr" in self.config.method.settings
+
+    @property
+    def control(self) -> bool:
+        """Whether it is federated training on no more than what each client holds."""
+        federated = self.algorithm.trains and self.algorithm.shares and not self.algorithm.centralised
+        return federated and self.config.augmentation.kind in ("none", "repeat")
+
 
 @dataclass(frozen=True)
 class Task:
@@ -46,8 +70,8 @@ class Task:
     @property
     def name(self) -> str:
         """The folder of the run, below the comparison's."""
-        words = (self.arm.method, self.arm.variation.replace(" ", "_"), f"lr{self.rate:g}", f"seed{self.seed}")
-        return f"{self.arm.data}/{'-'.join(words)}"
+        words = (self.arm.method, self.arm.variation, f"lr{self.rate:g}", f"seed{self.seed}")
+        return f"{self.arm.data}/{'-'.join(words)}".replace(" ", "_")
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -57,6 +81,8 @@ class Task:
 @dataclass(frozen=True)
 class Row:
     """A line of the table: accuracies 0..1 (std has divisor n - 1), means over the seeds of the rest.
+
+    seconds: of processor time, so that what else the machine does has no part in it.
 
     over_domains: each seed's mean and standard deviation (divisor n) over domains; empty where there is one domain.
     """
@@ -74,17 +100,20 @@ class Row:
         return math.fsum(self.scores) / len(self.scores)
 
 
-def arms(
-    data: Mapping[str, Sequence[str]], methods: Sequence[str], variations: Sequence[str], shared: Sequence[str]
-) -> list[Arm]:
-    """All combinations. data: name -> overrides. variations: an augmentation's name, further overrides after it."""
+def arms(data: Mapping[str, Sequence[str]], chosen: Sequence[str], shared: Sequence[str]) -> list[Arm]:
+    """Every arm on every data set. data: name -> overrides. chosen: 'METHOD AUGMENTATION', further overrides after it.
+
+    Raises FedgeoError for an arm without an augmentation.
+    """
     made = []
     for name, where in data.items():
-        for method in methods:
-            for variation in variations:
-                augmentation, *more = variation.split()
-                words = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
-                made.append(Arm(name, method, variation, words))
+        for words in chosen:
+            try:
+                method, augmentation, *more = words.split()
+            except ValueError:
+                raise FedgeoError(f"{words}: an arm is a method and an augmentation, then overrides") from None
+            all_of_it = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
+            made.append(Arm(name, method, " ".join((augmentation, *more)), all_of_it))
     return made
 
 
@@ -100,12 +129,13 @@ def compare(
     """Tune every arm over ``rates`` with the seeds ``tuning``, run the best over ``seeds``, return the rows.
 
     The best rate has the highest mean validation score over the last rounds of the runs of ``tuning``; a rate at
-    which a run failed, by divergence for instance, is out. Test scores play no part in the choice. ``jobs``: how
-    many processes. Raises FedgeoError where an arm failed at every rate, and for a folder of other settings.
+    which a run failed, by divergence for instance, is out. Test scores play no part in the choice. An arm without
+    a learning rate runs at the first, whatever it is. ``jobs``: how many processes. Raises FedgeoError where an arm
+    failed at every rate, and for a folder of other settings.
     """
-    first = [Task(arm, rate, seed) for arm in arms for rate in rates for seed in tuning]
+    first = [Task(arm, rate, seed) for arm in arms if arm.tuned for rate in rates for seed in tuning]
     faults = run_all(folder, first, jobs, note)
-    best = {arm: choose(folder, arm, rates, tuning, faults) for arm in arms}
+    best = {arm: choose(folder, arm, rates, tuning, faults) if arm.tuned else rates[0] for arm in arms}
     rest = [Task(arm, best[arm], seed) for arm in arms for seed in seeds]
     faults = run_all(folder, rest, jobs, note)
     for task, fault in faults.items():
@@ -171,9 +201,7 @@ def settings(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(("run_dir:", "sweep_dir:", "cache_dir:"))]
 
 
-def choose(
-    folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int], faults: Mapping[Task, str]
-) -> float:
+def choose(folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int], faults: Mapping[Task, str]) -> float:
     """The rate with the best validation score, the smallest among equals."""
     scores: dict[float, float] = {}
     for rate in sorted(rates):
@@ -199,22 +227,48 @@ def validation(run_dir: Path) -> float:
 def row(folder: Path, arm: Arm, rate: float, seeds: Sequence[int]) -> Row:
     """What the runs of one arm come to."""
     found = [json.loads((folder / Task(arm, rate, seed).name / "summary.json").read_text()) for seed in seeds]
-    seconds, up, down = (math.fsum(s[key] for s in found) / len(found) for key in ("seconds", "bytes_up", "bytes_down"))
+    seconds, up, down = (math.fsum(s[key] for s in found) / len(found) for key in COSTS)
     over = [(s["mean_over_domains"], s["std_over_domains"]) for s in found if len(s["by_domain"]) > 1]
     return Row(arm, rate, tuple(s["final"] for s in found), tuple(over), seconds, up, down)
 
 
-HEAD = ("method", "variation", "lr", "accuracy", "AVG", "STD", "seconds", "MB up", "MB down")
+def control(line: Row, rows: Sequence[Row]) -> Row | None:
+    """The best control for ``line`` among the rows of its data: of its own method's where that has any, else of all.
+
+    None where there is none but the line itself.
+    """
+    found = [row for row in rows if row.arm.data == line.arm.data and row.arm.control]
+    found = [row for row in found if row.arm.method == line.arm.method] or found
+    best = max(found, key=lambda row: row.mean, default=None)
+    return None if best is line else best
 
 
-def cells(line: Row) -> tuple[str, ...]:
+def difference(line: Row, other: Row) -> str:
+    """Percentage points between two rows, paired by seed: the mean and the half width of its 95 % interval."""
+    points = [100 * (a - b) for a, b in zip(line.scores, other.scores, strict=True)]
+    width = half_width(points)
+    spread = "" if width is None else f" ± {width:.1f}"
+    return f"{math.fsum(points) / len(points):+.1f}{spread} ({other.arm.method} {other.arm.variation})"
+
+
+HEAD = ("method", "variation", "lr", "accuracy", "less best control", "AVG", "STD", "CPU s", "MB up", "MB down")
+NOTE = (
+    "accuracy, AVG and STD (mean and deviation over domains): in %, ± standard deviation over seeds. "
+    "less best control: points above the better of none and repeat with the same method (of all methods, for a line without such), "
+    "paired by seed, ± half the 95 % interval. CPU s: processor seconds of a run."
+)
+
+
+def cells(line: Row, rows: Sequence[Row]) -> tuple[str, ...]:
     """The row in words, under ``HEAD``."""
+    best = control(line, rows)
     averages, deviations = zip(*line.over_domains, strict=True) if line.over_domains else ((), ())
     return (
         line.arm.method,
         line.arm.variation,
-        f"{line.rate:g}",
+        f"{line.rate:g}" if line.arm.tuned else "-",
         over_seeds(line.scores),
+        "-" if best is None else difference(line, best),
         over_seeds(averages),
         over_seeds(deviations),
         f"{line.seconds:.1f}",
@@ -239,7 +293,7 @@ def show(rows: Sequence[Row]) -> None:
             table.add_column(head, justify="right" if i > 1 else "left")
         for line in rows:
             if line.arm.data == data:
-                table.add_row(*cells(line))
+                table.add_row(*cells(line, rows))
         Console().print(table)
 
 
@@ -248,6 +302,6 @@ def markdown(rows: Sequence[Row]) -> str:
     parts = []
     for data in dict.fromkeys(line.arm.data for line in rows):
         table = [HEAD, ("---", "---", *["---:"] * (len(HEAD) - 2))]
-        table += [cells(line) for line in rows if line.arm.data == data]
+        table += [cells(line, rows) for line in rows if line.arm.data == data]
         parts.append(f"### {data}\n\n" + "\n".join(f"| {' | '.join(each)} |" for each in table) + "\n")
-    return "\n".join(parts)
+    return "\n".join((*parts, f"{NOTE}\n"))

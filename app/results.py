@@ -45,8 +45,8 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.rows: list[dict[str, Any]] = []
-        self.started = time.monotonic()
-        self.earlier_seconds = 0.0  # that the run took before it was broken off
+        self.started, self.cpu_started = time.monotonic(), time.process_time()
+        self.earlier_seconds = self.earlier_cpu_seconds = 0.0  # that the run took before it was broken off
         self.checkpoint: Checkpoint | None = None
         self.stateless = False  # resumed without what its simulated clients kept
         if config.resume is None:
@@ -97,6 +97,11 @@ class RunDirectory:
     def seconds(self) -> float:
         """How long the run has taken so far."""
         return self.earlier_seconds + time.monotonic() - self.started
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The processor time that this process has spent so far: the server's, and with engine=inprocess all."""
+        return self.earlier_cpu_seconds + time.process_time() - self.cpu_started
 
     @property
     def checkpoints(self) -> Path:
@@ -156,6 +161,7 @@ class RunDirectory:
             "added_samples": 0,
             "perturbation_rms": 0.0,
             "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
             "bytes_up": 0,
             "bytes_down": 0,
             "peak_memory_mb": None,

@@ -252,7 +252,7 @@ class Server:
             "best": self.best,
             "least_loss": self.least_loss,
             "bytes": (self.bytes_up, self.bytes_down),
-            "seconds": self.results.seconds,
+            "seconds": (self.results.seconds, self.results.cpu_seconds),
         }
         self.results.save_checkpoint(Checkpoint(number, tensors, facts))
 
@@ -272,7 +272,7 @@ class Server:
         self.best = float(facts["best"])
         self.least_loss = (float(facts["least_loss"][0]), int(facts["least_loss"][1]))
         self.bytes_up, self.bytes_down = map(int, facts["bytes"])
-        self.results.earlier_seconds = float(facts["seconds"])
+        self.results.earlier_seconds, self.results.earlier_cpu_seconds = map(float, facts["seconds"])
         self.final_weights = weights = checkpoint.group("weights")
         self.best_weights = checkpoint.group("best")
         if checkpoint.round:

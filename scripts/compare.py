@@ -7,6 +7,7 @@ not repeated: the same command resumes, a longer one adds to it.
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ examples:
   scripts/compare.py quickstart                                  every base method on handwritten digits
   scripts/compare.py pacs=pacs.npz cifar10=cifar10.npz --jobs 8  presets over embeddings made beforehand
   scripts/compare.py quickstart --methods fedavg --variations none "none steps=equal" ggeur --seeds 1 2
+  scripts/compare.py quickstart --arms "fedavg repeat" "fedavg ggeur model.init=lda" "lda none"
+  scripts/compare.py "pacs=pacs.npz federation.partition=domain_dirichlet federation.beta=0.1"
   scripts/compare.py quickstart --set federation.rounds=10 training.epochs=1
 """
 
@@ -35,9 +38,10 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     signal.signal(signal.SIGTERM, interrupt)
     folder = options.folder.absolute()
-    data = dict(source(word) for word in options.data)
+    data = dict(source(words) for words in options.data)
+    words = options.arms or [f"{method} {variation}" for method in options.methods for variation in options.variations]
     try:
-        chosen = arms(data, options.methods, options.variations, options.set)
+        chosen = arms(data, words, options.set)
         rows = compare(folder, chosen, options.rates, options.seeds, options.tuning_seeds, options.jobs, say)
     except FedgeoError as error:
         say(f"error: {error}")
@@ -51,11 +55,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def source(word: str) -> tuple[str, tuple[str, ...]]:
-    """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file."""
-    preset, _, path = word.partition("=")
+def source(words: str) -> tuple[str, tuple[str, ...]]:
+    """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file; overrides may follow."""
+    first, *more = shlex.split(words)
+    preset, _, path = first.partition("=")
     where = ("data=features", f"data.path='{Path(path).expanduser().absolute()}'") if path else ()
-    return preset, (f"experiment={preset}", *where)
+    return " ".join((preset, *more)), (f"experiment={preset}", *where, *more)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -64,7 +69,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", nargs="+", metavar="PRESET[=FILE]", help="presets; FILE: an npz file of embeddings instead of the data")
+    add(
+        "data",
+        nargs="+",
+        metavar="PRESET[=FILE]",
+        help="presets; FILE: an npz file of embeddings instead of the data; overrides may follow, in one word",
+    )
+    add("--arms", nargs="+", help="'METHOD AUGMENTATION [KEY=VALUE ...]' each, instead of methods x variations")
     add("--methods", nargs="+", default=METHODS, help="files of conf/method (default: the nine base methods)")
     add("--variations", nargs="+", default=("none", "repeat", "ggeur"), help="augmentations, overrides after each")
     add("--rates", nargs="+", type=float, default=(0.03, 0.1, 0.3), help="learning rates tried for every arm")

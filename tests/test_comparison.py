@@ -17,7 +17,7 @@ RATES = (0.05, 0.5)
 
 
 def few(*variations: str) -> list[Arm]:
-    return arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], variations, SHARED)
+    return arms({"quickstart": ("experiment=quickstart",)}, [f"fedavg {each}" for each in variations], SHARED)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_rows_are_the_runs_at_the_rate_with_the_best_validation(done: tuple[Path
         assert row.scores == tuple(s["final"] for s in found)
         assert row.mean == pytest.approx(np.mean(row.scores))
         assert row.up == np.mean([s["bytes_up"] for s in found])
-        assert row.seconds == pytest.approx(np.mean([s["seconds"] for s in found]))
+        assert row.seconds == pytest.approx(np.mean([s["cpu_seconds"] for s in found]))
 
 
 def test_validation_is_the_mean_of_the_last_rounds(done: tuple[Path, list[comparison.Row]]) -> None:
@@ -67,7 +67,7 @@ def test_a_broken_run_is_done_again_and_other_settings_are_refused(
     folder, rows = done
     task = Task(rows[0].arm, rows[0].rate, 1)
     assert finished(folder, task)
-    other = arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], ["none"], ("federation.rounds=3",))[0]
+    other = arms({"quickstart": ("experiment=quickstart",)}, ["fedavg none"], ("federation.rounds=3",))[0]
     with pytest.raises(FedgeoError, match="other settings"):
         finished(folder, Task(other, rows[0].rate, 1))
     (tmp_path / task.name).mkdir(parents=True)
@@ -93,6 +93,7 @@ def test_a_variation_is_an_augmentation_with_overrides_after_it() -> None:
 
 def test_the_table_says_mean_spread_seconds_and_bytes(done: tuple[Path, list[comparison.Row]]) -> None:
     _, rows = done
+    rows = [replace(rows[0], scores=(0.5, 0.6)), replace(rows[1], scores=(0.55, 0.66))]
     text = markdown(rows)
     lines = [line for line in text.splitlines() if line.startswith("| fedavg")]
     assert text.startswith("### quickstart\n")
@@ -100,6 +101,36 @@ def test_the_table_says_mean_spread_seconds_and_bytes(done: tuple[Path, list[com
     assert f"| {100 * rows[0].mean:.1f} ± {100 * np.std(rows[0].scores, ddof=1):.1f} |" in lines[0]
     assert f"| {rows[0].seconds:.1f} | {rows[0].up / 1e6:.2f} | {rows[0].down / 1e6:.2f} |" in lines[0]
     assert "| 50.0 |" in markdown([replace(rows[0], scores=(0.5,))])
+
+
+def test_a_row_stands_beside_its_best_control_paired_by_seed(done: tuple[Path, list[comparison.Row]]) -> None:
+    none, repeat = (replace(row, scores=scores) for row, scores in zip(done[1], [(0.4, 0.5), (0.5, 0.7)], strict=True))
+    quickstart = {"quickstart": ("experiment=quickstart",)}
+    ggeur, scaffold, lda = (
+        replace(none, arm=arm, scores=(0.6, 0.9))
+        for arm in arms(quickstart, ["fedavg ggeur", "scaffold none", "lda none"], SHARED)
+    )
+    rows = [none, repeat, ggeur, scaffold, lda]
+    assert comparison.control(ggeur, rows) is repeat  # the better one of its own method
+    assert comparison.control(none, rows) is repeat
+    assert comparison.control(repeat, rows) is None
+    assert comparison.control(scaffold, rows) is None  # its method's only one
+    assert comparison.control(lda, rows) is scaffold  # of all methods, as LDA trains nothing and is no control
+    # differences 10 and 20 points: mean 15, t(1 degree, 0.975) = 12.706 times the standard error, 5
+    assert comparison.difference(ggeur, repeat) == "+15.0 ± 63.5 (fedavg repeat)"
+
+
+def test_what_has_no_learning_rate_is_not_tuned(tmp_path: Path) -> None:
+    (lda,) = arms({"quickstart": ("experiment=quickstart",)}, ["lda none"], SHARED)
+    rows = compare(tmp_path, [lda], RATES, seeds=(1,), tuning=(2,), note=lambda _: None)
+    assert [path.parent.name for path in tmp_path.rglob("summary.json")] == ["lda-none-lr0.05-seed1"]
+    assert rows[0].mean > 0.8
+    assert "| lda | none | - |" in markdown(rows)
+
+
+def test_an_arm_is_a_method_and_an_augmentation() -> None:
+    with pytest.raises(FedgeoError, match="fedavg: an arm is a method and an augmentation"):
+        arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], ())
 
 
 @pytest.mark.slow

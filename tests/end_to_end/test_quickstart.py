@@ -18,7 +18,7 @@ from tests.running import rounds, run_in_process
 SUMMARY_KEYS = {
     *("status", "error", "experiment", "variant", "method", "augmentation", "seed", "rounds", "metric", "final"),
     *("best", "best_round", "val_metric", "by_domain", "mean_over_domains", "std_over_domains", "parameters"),
-    *("added_samples", "perturbation_rms", "seconds", "bytes_up", "bytes_down", "peak_memory_mb"),
+    *("added_samples", "perturbation_rms", "seconds", "cpu_seconds", "bytes_up", "bytes_down", "peak_memory_mb"),
 }
 ROUND_KEYS = {
     *("round", "accuracy", "f1_macro", "loss", "accuracy_by_domain", "train_loss", "bytes_up", "bytes_down"),

@@ -31,7 +31,7 @@ COMPARED = (
     *("model-final.safetensors", "model-best.safetensors"),
     *("augmentation.json", "confusion.json", "partition.json"),
 )
-UNEQUAL = ("seconds", "peak_memory_mb")
+UNEQUAL = ("seconds", "cpu_seconds", "peak_memory_mb")
 
 
 @pytest.fixture(autouse=True)
