@@ -254,8 +254,8 @@ def difference(line: Row, other: Row) -> str:
 HEAD = ("method", "variation", "lr", "accuracy", "less best control", "AVG", "STD", "CPU s", "MB up", "MB down")
 NOTE = (
     "accuracy, AVG and STD (mean and deviation over domains): in %, ± standard deviation over seeds. "
-    "less best control: points above the better of none and repeat with the same method (of all methods, for a line without such), "
-    "paired by seed, ± half the 95 % interval. CPU s: processor seconds of a run."
+    "less best control: points above the better of none and repeat with the same method (of all methods, for a "
+    "line without such), paired by seed, ± half the 95 % interval. CPU s: processor seconds of a run."
 )
 
 
