@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from app.errors import FedgeoError
 from app.runs import PLACES, Run, identity
 
 CONFIDENCE = 0.95
@@ -38,8 +39,9 @@ class Arm:
 
     @property
     def label(self) -> str:
-        """For people: 'method=fedavg augmentation=none'."""
-        return " ".join(f"{SHORT.get(key, key)}={show(value)}" for key, value in self.choices.items()) or "all runs"
+        """For people: 'fedavg none', and where it is not a name, 'fedavg none training.lr=0.1'."""
+        words = (show(value) if key in SHORT else f"{key}={show(value)}" for key, value in self.choices.items())
+        return " ".join(words) or "all runs"
 
     @cached_property
     def by_seed(self) -> dict[int, Run]:
@@ -133,18 +135,25 @@ def telling(groups: Sequence[dict[int, Run]]) -> list[str]:
     return chosen
 
 
-def pairs(made: Sequence[Arm], key: str = "final") -> list[Pair]:
+def pairs(made: Sequence[Arm], key: str = "final", against: str | None = None) -> list[Pair]:
     """The arms that differ in one choice, each with the baseline of that choice, in figure ``key``.
 
-    Baselines are those of BASELINES, and of any other choice the first value. Two arms share at least one seed.
+    Baselines are the value ``against``, else those of BASELINES, and of any other choice the first value. Two arms
+    share at least one seed. Raises FedgeoError where no arm has the value ``against``.
     """
+    if against is not None:
+        values = dict.fromkeys(show(value) for arm in made for value in arm.choices.values())
+        if against not in values:
+            raise FedgeoError(
+                f"against {against}: no run was made with it; they have {', '.join(values) or 'no choices'}"
+            )
     found = []
     firsts = {choice: show(made[0].choices[choice]) for choice in made[0].choices} if made else {}
     for first, second in combinations(made, 2):
         differ = [c for c in first.choices if show(first.choices[c]) != show(second.choices[c])]
         if len(differ) != 1 or first.metric != second.metric:
             continue
-        baselines = BASELINES.get(differ[0], (firsts[differ[0]],))
+        baselines = (against,) if against is not None else BASELINES.get(differ[0], (firsts[differ[0]],))
         for arm, other in ((second, first), (first, second)):
             if show(other.choices[differ[0]]) in baselines:
                 if values := _differences(arm, other, key):
@@ -179,4 +188,3 @@ def _order(key: str, values: Sequence[Any]) -> list[str]:
         return sorted(met, key=float)
     first = [value for value in BASELINES.get(key, ()) if value in met]
     return first + [value for value in met if value not in first]
-

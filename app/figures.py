@@ -187,7 +187,8 @@ def domain_bars(by_domain: Mapping[str, Any], path: str | Path, metric: str = "a
     names, places = ["mean", *map(_short, reversed(domains))], [mean_at, *reversed(range(len(domains)))]
     _name_ticks(axes, "x", names, group, places)
     axes.margins(y=0.12)
-    axes.set(ylim=(0, None), ylabel=_NAMES.get(metric, metric))
+    axes.set(ylim=(0, min(axes.get_ylim()[1], 1.08)), ylabel=_NAMES.get(metric, metric))
+    axes.set_yticks([tick for tick in axes.get_yticks() if tick <= 1])  # no score is higher
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.grid(axis="y", color=GRID)
     axes.spines[["top", "right"]].set_visible(False)

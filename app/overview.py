@@ -16,10 +16,11 @@ NAMES = ("results", "pairs", "costs", "papers", "runs")
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """The runs below ``root``, which paths are told from."""
+    """The runs below ``root``, which paths are told from. against: the value that others are compared with."""
 
     root: Path
     runs: Sequence[Run]
+    against: str | None = None
 
     @cached_property
     def arms(self) -> list[Arm]:
@@ -27,7 +28,7 @@ class Overview:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        return pairs(self.arms)
+        return pairs(self.arms, against=self.against)
 
     @property
     def metric(self) -> str:
@@ -43,7 +44,7 @@ class Overview:
         """All tables that have something to say, in reading order, or those called ``name``; FedgeoError for none."""
         made = {
             "results": [self.results()],
-            "pairs": [self.against()],
+            "pairs": [self.differences()],
             "papers": self.papers(),
             "costs": [self.costs()],
             "runs": [self.every()],
@@ -81,7 +82,7 @@ class Overview:
             head.append("runs")
         return Table("Over seeds: mean ± standard deviation", tuple(head), tuple(rows), percent, notes=self._notes())
 
-    def against(self) -> Table:
+    def differences(self) -> Table:
         """Pairs of arms, seed by seed."""
         numbers = {id(arm): number for number, arm in enumerate(self.arms, 1)}
         rows: list[tuple[Cell, ...]] = [

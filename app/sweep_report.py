@@ -53,7 +53,7 @@ def _of_all(overview: Overview, drawn: Path) -> list[str]:
     """The tables over seeds, each with the figures that belong to it."""
     parts = [as_html(overview.results()), _convergence(overview, drawn), _domains(overview, drawn)]
     if overview.pairs:
-        parts += [as_html(overview.against()), _differences(overview, drawn)]
+        parts += [as_html(overview.differences()), _differences(overview, drawn)]
     parts += map(as_html, overview.papers())
     return [*parts, as_html(overview.costs()), _against_bytes(overview, drawn), _confusions(overview, drawn)]
 
@@ -101,7 +101,7 @@ def _domains(overview: Overview, drawn: Path) -> str:
 
 
 def _differences(overview: Overview, drawn: Path) -> str:
-    told = overview.against().rows
+    told = overview.differences().rows
     rows = [
         (f"{row[0]} ({row[1]})" if row[1] != "-" else str(row[0]), pair.mean, pair.half_width)
         for row, pair in zip(told, overview.pairs, strict=True)

@@ -26,6 +26,7 @@ examples:
   scripts/report.py runs/my-sweep --format latex --out tables.tex      the same for a paper
   scripts/report.py runs/my-sweep --format csv --out results.csv       a row an arm, with its run directories
   scripts/report.py runs --table papers --format markdown              only the papers' tables
+  scripts/report.py runs/my-sweep --table pairs --against lda          differences to one method, paired by seed
   scripts/report.py runs/a runs/b --format html --out report.html      a self-contained page of two sweeps
 
 In csv, shares are 0..1 (in the table papers: the papers' units) and means and deviations have columns of their own.
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, 2 refused."""
     options = parse(arguments)
     try:
-        content = render(options.folders, options.format, options.table, options.out)
+        content = render(options.folders, options.format, options.table, options.out, options.against)
         if options.out is None:
             print(content, end="", flush=True)
         else:
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def render(folders: list[Path], form: str, table: str | None, out: Path | None) -> str:
+def render(folders: list[Path], form: str, table: str | None, out: Path | None, against: str | None = None) -> str:
     """The report of the runs below ``folders``. Paths in it start where they all lie; in a page, where it lies.
 
     FedgeoError where there are none.
@@ -61,7 +62,7 @@ def render(folders: list[Path], form: str, table: str | None, out: Path | None) 
     root = Path(os.path.commonpath([folder.absolute() for folder in folders]))
     if form == "html" and out is not None:
         root = out.absolute().parent
-    overview = Overview(root.parent if is_run(root) else root, runs)
+    overview = Overview(root.parent if is_run(root) else root, runs, against)
     if form == "html":
         return sweep_report.document(overview)
     if form == "csv":
@@ -77,6 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run directories, or folders of them")
     parser.add_argument("--format", choices=(*FORMATS, "html"), default="text")
     parser.add_argument("--table", choices=NAMES, help="only this one (default: all; in csv: results)")
+    parser.add_argument("--against", metavar="VALUE", help="compare with the arms that have this method, or the like")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there instead of to the terminal")
     return parser.parse_args(arguments)
 

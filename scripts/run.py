@@ -136,7 +136,7 @@ def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], in
             outcomes = run_sweep(sweep, workers, progress)
         overview = Overview(sweep.folder, find([sweep.folder]))
         if len(overview.arms) < sum(run.completed for run in overview.runs):
-            show_tables([overview.results(), *([overview.against()] if overview.pairs else [])])
+            show_tables([overview.results(), *([overview.differences()] if overview.pairs else [])])
         elif overview.arms:
             show_summaries([(arm.label, arm.runs[0].summary) for arm in overview.arms])
         say(f"runs: {sweep.folder}")

@@ -75,6 +75,16 @@ def test_pairs_are_those_that_differ_in_one_thing_with_the_interval_of_a_paired_
         assert pair.wins == sum(a > b for a, b in zip(mine, theirs, strict=True))
 
 
+def test_any_arm_can_be_what_the_others_are_compared_with(tmp_path: Path) -> None:
+    for method in ("fedavg", "fedprox", "scaffold"):
+        for seed in (1, 2):
+            make_run(tmp_path / f"{method}{seed}", f"method={method}", f"seed={seed}")
+    told = pairs(arms(find([tmp_path])), against="scaffold")
+    assert [(pair.arm.label, pair.other.label) for pair in told] == [("fedavg", "scaffold"), ("fedprox", "scaffold")]
+    with pytest.raises(FedgeoError, match="--against moon: no run has it; they have fedavg, fedprox, scaffold"):
+        pairs(arms(find([tmp_path])), against="moon")
+
+
 def test_one_seed_has_neither_deviation_nor_interval(tmp_path: Path) -> None:
     for augmentation in ("none", "ggeur"):
         make_run(tmp_path / augmentation, f"augmentation={augmentation}")
@@ -153,7 +163,7 @@ def test_arms_are_told_apart_by_the_fewest_keys(tmp_path: Path) -> None:
             words = (f"training.lr={rate}", f"augmentation={augmentation}")
             make_run(tmp_path / f"{rate}{augmentation}", *words)
     labels = [arm.label for arm in arms(find([tmp_path]))]
-    assert labels == [f"augmentation={a} training.lr={rate}" for a in ("none", "ggeur") for rate in (0.1, 0.3)]
+    assert labels == [f"{a} training.lr={rate}" for a in ("none", "ggeur") for rate in (0.1, 0.3)]
 
 
 def test_a_folder_that_is_not_there_or_holds_no_run_is_refused(
