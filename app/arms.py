@@ -142,11 +142,9 @@ def pairs(made: Sequence[Arm], key: str = "final", against: str | None = None) -
     share at least one seed. Raises FedgeoError where no arm has the value ``against``.
     """
     if against is not None:
-        values = dict.fromkeys(show(value) for arm in made for value in arm.choices.values())
-        if against not in values:
-            raise FedgeoError(
-                f"against {against}: no run was made with it; they have {', '.join(values) or 'no choices'}"
-            )
+        met = dict.fromkeys(show(value) for arm in made for value in arm.choices.values())
+        if against not in met:
+            raise FedgeoError(f"--against {against}: no run has it; they have {', '.join(met) or 'no choices'}")
     found = []
     firsts = {choice: show(made[0].choices[choice]) for choice in made[0].choices} if made else {}
     for first, second in combinations(made, 2):

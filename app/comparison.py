@@ -207,18 +207,21 @@ def choose(folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int],
     for rate in sorted(rates):
         tasks = [Task(arm, rate, seed) for seed in seeds]
         if not any(task in faults for task in tasks):
-            scores[rate] = math.fsum(validation(folder / task.name) for task in tasks) / len(tasks)
+            scores[rate] = math.fsum(validation(folder / task.name, arm) for task in tasks) / len(tasks)
     if not scores:
         fault = faults[Task(arm, rates[0], seeds[0])]
         raise FedgeoError(f"{arm.data}, {arm.method}, {arm.variation}: failed at every learning rate: {fault}")
     return max(scores, key=lambda rate: scores[rate])
 
 
-def validation(run_dir: Path) -> float:
-    """The mean validation score of a run's last rounds."""
-    metric = json.loads((run_dir / "summary.json").read_text())["metric"]
+def validation(run_dir: Path, arm: Arm) -> float:
+    """The mean validation score of the rounds that the final score is of: the last ones, or a centralised run's best."""
+    summary = json.loads((run_dir / "summary.json").read_text())
+    key = f"val_{summary['metric']}"
     lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
-    found = [line[f"val_{metric}"] for line in lines[-WINDOW:] if f"val_{metric}" in line]
+    if arm.algorithm.centralised:
+        lines = [line for line in lines if line["round"] == summary["best_round"]]
+    found = [line[key] for line in lines[-WINDOW:] if key in line]
     if not found:
         raise FedgeoError(f"{run_dir.name}: there is no validation to choose by: set data.val_fraction above 0")
     return math.fsum(found) / len(found)

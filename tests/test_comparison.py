@@ -34,7 +34,7 @@ def test_rows_are_the_runs_at_the_rate_with_the_best_validation(done: tuple[Path
     folder, rows = done
     assert [row.arm.variation for row in rows] == ["none", "repeat"]
     for row in rows:
-        by_rate = {rate: validation(folder / Task(row.arm, rate, 1).name) for rate in RATES}
+        by_rate = {rate: validation(folder / Task(row.arm, rate, 1).name, row.arm) for rate in RATES}
         assert row.rate == max(by_rate, key=lambda rate: by_rate[rate])
         found = [summary(folder, Task(row.arm, row.rate, seed)) for seed in (1, 2)]
         assert row.scores == tuple(s["final"] for s in found)
@@ -47,8 +47,12 @@ def test_validation_is_the_mean_of_the_last_rounds(done: tuple[Path, list[compar
     folder, rows = done
     run_dir = folder / Task(rows[0].arm, rows[0].rate, 1).name
     lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
-    assert validation(run_dir) == pytest.approx(sum(line["val_accuracy"] for line in lines) / 2)
-    assert validation(run_dir) != pytest.approx(sum(line["accuracy"] for line in lines) / 2)
+    found = validation(run_dir, rows[0].arm)
+    assert found == pytest.approx(sum(line["val_accuracy"] for line in lines) / 2)
+    assert found != pytest.approx(sum(line["accuracy"] for line in lines) / 2)
+    (pooled,) = arms({"quickstart": ("experiment=quickstart",)}, ["centralised none"], SHARED)
+    best = json.loads((run_dir / "summary.json").read_text())["best_round"]
+    assert validation(run_dir, pooled) == lines[best - 1]["val_accuracy"]
 
 
 def test_nothing_is_run_twice(done: tuple[Path, list[comparison.Row]]) -> None:
