@@ -215,7 +215,7 @@ def choose(folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int],
 
 
 def validation(run_dir: Path, arm: Arm) -> float:
-    """The mean validation score of the rounds that the final score is of: the last ones, or a centralised run's best."""
+    """The mean validation score of the rounds that count in the end: the last ones, or a centralised run's best."""
     summary = json.loads((run_dir / "summary.json").read_text())
     key = f"val_{summary['metric']}"
     lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
