@@ -31,8 +31,9 @@ AGREED = {  # what to do where clients do not say the same
 class Hello:
     """What the clients said of themselves: their numbers, domains and counts by class, (K, C).
 
-    facts: what all of them have alike. privacy: the strictest of their policies. silent: clients that are left out, as
-    their policies let them speak of no class.
+    facts: what all of them have alike. privacy: the strictest of their policies. bounds: the fewest samples of a class
+    that each of them speaks of. silent: clients that are left out, as they may speak of no class. total: how many there
+    are, whoever answered.
     """
 
     classes: tuple[str, ...]
@@ -41,7 +42,9 @@ class Hello:
     counts: np.ndarray
     facts: Mapping[str, Any] = field(default_factory=dict)
     privacy: Privacy = RESEARCH
+    bounds: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
+    total: int = 0
 
     def held(self, clients: Iterable[int]) -> np.ndarray:
         """The samples of each class that these clients told, int64 (C,)."""
@@ -60,6 +63,7 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
     Of a deployment's sites each has classes of its own: they are agreed here, and a site that did not answer takes no
     further part. code: the server's.
     """
+    total = max(grid.clients) + 1
     said = {
         reply.metadata.src_node_id: messages.read_text(reply.content)
         for reply in ask(grid, federation, messages.HELLO, RecordDict(), federation.hello_deadline)
@@ -89,7 +93,9 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
         np.array([_counts(words, classes) for words in said.values()], dtype=np.int64),
         reference["facts"],
         strictest(Privacy(**words["privacy"]) for words in said.values()),
+        tuple(_bound(words) for words in said.values()),
         tuple(sorted(silent)),
+        total,
     )
 
 

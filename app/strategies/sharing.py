@@ -88,7 +88,7 @@ class Sharing(Phased):
             }
         )
         del replies
-        arrays["domains"] = domain_numbers(self.hello, max(self.hello.clients) + 1)
+        arrays["domains"] = domain_numbers(self.hello)
         config["geometry"] = self.digest = array_digest(arrays)
         if self.folder is not None:
             packed = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
@@ -163,10 +163,10 @@ def describe(said: dict[int, tuple[dict[str, float], dict[str, Any]]]) -> Descri
     )
 
 
-def domain_numbers(hello: Hello, clients: int) -> np.ndarray:
-    """int64 (clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
+def domain_numbers(hello: Hello) -> np.ndarray:
+    """int64 (all clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
     names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
-    numbers = np.full(clients, -1, dtype=np.int64)
+    numbers = np.full(hello.total, -1, dtype=np.int64)
     for client, name in zip(hello.clients, hello.domains, strict=True):
         if name is not None:
             numbers[client] = names[name]
