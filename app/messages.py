@@ -496,9 +496,13 @@ def place_reply(message: Message, context: Context) -> Message:
 
 
 def read_place(content: RecordDict) -> tuple[int, int]:
-    """(partition-id, num-partitions) of a place reply."""
-    place, places = cast(list[int], content.config_records[CONFIG]["place"])
-    return int(place), int(places)
+    """(partition-id, num-partitions) of a place reply. FedgeoError where it is none."""
+    config = part(content, "a node", (CONFIG,)).config
+    only(config, ("place",), "a node", "field")
+    if not isinstance(config["place"], list) or len(config["place"]) != 2:
+        raise FedgeoError("a node: its place must be two numbers")
+    places = whole(config["place"][1], "a node", "num-partitions", 1)
+    return whole(config["place"][0], "a node", "partition-id", most=places - 1), places
 
 
 @dataclass(frozen=True)
@@ -547,6 +551,8 @@ def site_reply(message: Message, name: str) -> Message:
 def read_site(content: RecordDict) -> str:
     """The name in a site's answer. FedgeoError for another kind of node, or a name that is none."""
     name = content.config_records[CONFIG].get("name") if CONFIG in content.config_records else None
+    if name is not None:
+        only(part(content, "a site", (CONFIG,)).config, ("name",), "a site", "field")
     if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.isprintable():
         raise FedgeoError("a node did not tell a site's name: start it with data-path and name in its node-config")
     return name

@@ -51,7 +51,7 @@ from app.statistics import ClassStatistics, field, gather, refuse
 from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
-from app.validation import MOST, only
+from app.validation import MOST, bounded, only
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 SERVER = "the server"  # whom a node blames for what it cannot take
@@ -376,10 +376,13 @@ class Node:
         """What is augmented with, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
         domains = field(arrays, "domains", (None,), "integer", "geometry")
         refuse(bool((domains < -1).any()), SERVER, "domains must count from 0, or be -1")
+        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
+        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
         privacy = self.config.privacy
         if self.config.augmentation.kind == "fedmix":
             means = SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means")
             only(arrays, {*means.to_arrays(), "domains"}, SERVER, "array")
+            bounded(means.means, "means", SERVER)
             return means, domains
         if self.config.augmentation.kind == "fedfa":
             gaussians = Gaussians.from_arrays(arrays)
@@ -391,6 +394,8 @@ class Node:
         shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
         only(arrays, {*(shapes if whole is None else whole).to_arrays(), "domains"}, SERVER, "array")
         self._fits(shapes, domains)
+        if whole is not None:
+            bounded(whole.deltas, "deltas", SERVER)
         check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
         return shapes if whole is None else whole, domains
 
@@ -402,8 +407,6 @@ class Node:
         refuse(sent.dimension != dimension, SERVER, f"embeddings must have dimension {dimension}, not {sent.dimension}")
         owners = sent.prototype_clients
         refuse(bool((owners >= len(domains)).any()), SERVER, "every prototype's owner must be among the clients")
-        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
-        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
         refuse(bool((sent.counts > MOST).any()), SERVER, f"counts must be at most {MOST}")
         values = [sent.means, sent.prototype_means, np.array([getattr(s, "total_variance", 0.0) for s in sent.shapes])]
         values += [shape.eigenvalues for shape in sent.shapes]

@@ -135,6 +135,9 @@ class Replies:
             raise FedgeoError(f"{who}: it tells of {len(counts.total)} classes, there are {len(told)}")
         if any(bare > whole_ for bare, whole_ in zip(counts.unshaped, counts.total, strict=True)):
             raise FedgeoError(f"{who}: more samples without a shape than there are")
+        step = self._said(client, who).privacy.round_counts
+        if any(n % step for n in (added, part.metrics["perturbed"], *counts.total, *counts.unshaped)):
+            raise FedgeoError(f"{who}: its counts do not keep the policy that it told")
         if self._exact(client):
             if any(n < own for n, own in zip(counts.total, told.tolist(), strict=True)):
                 raise FedgeoError(f"{who}: its augmented classes are smaller than it said they were before")
@@ -164,6 +167,8 @@ class Replies:
         elif self._exact(client):
             own = int(self._counts(client, who).sum())
             wanted = own if self.config.federation.weights == "real" else self.totals.get(client, own)
+        if found % self._said(client, who).privacy.round_counts and wanted != 1.0:
+            raise FedgeoError(f"{who}: num-examples is {found:g}, which does not keep the policy that it told")
         if wanted is not None and found != wanted:
             raise FedgeoError(f"{who}: num-examples is {found:g}, by what it said it is {wanted:g}")
 
