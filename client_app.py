@@ -108,7 +108,7 @@ def train(message: Message, context: Context) -> Message:
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, "steps": result.steps}
         metrics |= watched
         sent = result.weights if here.algorithm.shares else {}
-        return messages.train_reply(sent, here.beside(client, result.extra), metrics)
+        return messages.train_reply(sent, here.beside(result.extra), metrics)
 
     return answer(message, here, one)
 

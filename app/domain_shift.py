@@ -81,6 +81,7 @@ class Transfer:
         owners = received.prototype_clients
         known = bool((owners < len(domains)).all()) and bool((domains[owners] >= 0).all())
         refuse(not known, origin, "every prototype's owner must have a domain")
+        refuse(len(deltas) > domains.max(initial=-1) + 1, origin, "every delta must be of some client's domain")
         return cls(received, deltas, domains)
 
 

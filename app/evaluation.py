@@ -94,7 +94,10 @@ def scores_from_confusions(
     """
     total = np.asarray(sum(confusions, start=np.int64(0)))
     if not total.any():
-        raise FedgeoError("no client has samples to evaluate on: set data.test_fraction above 0 or give a test set")
+        raise FedgeoError(
+            "no client has samples to evaluate on, of some class at least privacy.min_count: set data.test_fraction "
+            "higher, or give a test set"
+        )
     by_domain: dict[str, np.ndarray] = {}
     for confusion, name in zip(confusions, domains, strict=True):
         if name is not None:

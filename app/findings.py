@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.config import Privacy
-from app.privacy import told_counts
+from app.privacy import least, told_counts
 
 
 @dataclass
@@ -50,10 +50,10 @@ def count(found: Findings, classes: Sequence[str], labels: np.ndarray, training:
     found.shared = {name: int(n) for name, n in zip(classes, told, strict=True) if n}
     if left := [name for name, n in found.training.items() if n > 0 and name not in found.shared]:
         found.warnings.append(
-            f"fewer than {bound.min_count} training samples, so nothing is told of the class: {', '.join(left)}"
+            f"fewer than {least(bound)} training samples, so the class is left out: {', '.join(left)}"
         )
-    if own.sum() < bound.min_count:
-        found.faults.append(f"{own.sum()} training samples: privacy.min_count={bound.min_count} are needed to train")
+    if not found.shared:
+        found.faults.append(f"no class has privacy.min_count={least(bound)} training samples, as one must to take part")
 
 
 def words(found: Findings) -> list[str]:

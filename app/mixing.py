@@ -12,7 +12,7 @@ taken at a. lambda = 0 is the base method.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,9 +142,6 @@ class Mixing(Algorithm):
 
     def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
         return self.base.correct(gradients, weights, local)
-
-    def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
-        return self.base.withhold(extra, classes)
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         return self.base.finish(trained, local)

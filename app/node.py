@@ -23,6 +23,7 @@ from app.algorithms.fitted import Fitted
 from app.augmentation import Augmentation, AugmentedSet
 from app.checkpoint import ClientStates, prefixed, unprefixed, write_atomic
 from app.config import Config, Linear
+from app.data.withheld import withheld
 from app.data.world import Samples, World, world
 from app.domain_shift import Transfer
 from app.errors import FedgeoError, Missing, describe
@@ -40,17 +41,17 @@ from app.privacy import (
     check_mixing,
     check_prototypes,
     check_received,
-    check_training,
-    shared_classes,
+    least,
     told,
     told_counts,
+    told_sums,
 )
 from app.seeds import INITIAL, MIXING, SHUFFLE, generator
 from app.statistics import ClassStatistics, field, gather, refuse
 from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
-from app.validation import MOST, only
+from app.validation import MOST, bounded, only
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 SERVER = "the server"  # whom a node blames for what it cannot take
@@ -66,7 +67,8 @@ class Node:
 
     def __init__(self, config: Config, over: World, clients: list[int], state: Path) -> None:
         self.config = config
-        self.world = over
+        self.everything = over
+        self.world = withheld(over, config.privacy, config.seed)  # all that anything is said of
         self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")
@@ -82,7 +84,7 @@ class Node:
         return describe(error)
 
     def hello(self, client: int) -> dict[str, Any]:
-        """What must agree before anything is trained, and how many samples of each class there are."""
+        """What must agree before anything is trained, and how many samples of each class are spoken of."""
         classes, privacy = self.world.classes, self.config.privacy
         return {
             "code": code_hash(),
@@ -94,7 +96,7 @@ class Node:
         }
 
     def counts(self, client: int) -> np.ndarray:
-        """The client's own training samples of each class, int64 (C,)."""
+        """The client's training samples of each class, int64 (C,), as far as it speaks of them."""
         return np.bincount(self.world.train(client).y, minlength=len(self.world.classes))
 
     def statistics(self, client: int, what: str = "augmentation") -> dict[str, np.ndarray]:
@@ -103,25 +105,23 @@ class Node:
         ``augmentation``: those that the augmentation needs, or a peer's in their place.
         """
         own, privacy = self.world.train(client), self.config.privacy
-        chosen, minimum = self.config.augmentation, privacy.min_count
+        chosen, minimum = self.config.augmentation, least(privacy)
 
         def packed(found: Gathered) -> dict[str, np.ndarray]:
             counts = np.array([told(int(n), privacy) for n in found.counts], dtype=np.int64)
             return replace(found, counts=counts).to_arrays(chosen.precision)
 
         if what != "augmentation":
-            return packed(gather(own.x, own.y, minimum, covariances=what == "covariances"))
+            return packed(gather(own.x, own.y, covariances=what == "covariances"))
         check_prototypes(chosen.step2, privacy)
         if chosen.kind == "fedmix":
             check_mixing(chosen.kind, privacy)
             rng = np.random.default_rng([self.config.seed, MIXING, client])
-            said = ~np.isin(own.y, self.hidden(client))
-            x, y = own.x[said], own.y[said]
-            return batch_means(x, y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
+            return batch_means(own.x, own.y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
         if chosen.kind == "fedfa":
-            return packed(estimate(own.x, own.y, minimum))
+            return packed(estimate(own.x, own.y))
         shaped = chosen.kind != "shift" or chosen.noise
-        return packed(gather(own.x, own.y, minimum, covariances=shaped))
+        return packed(gather(own.x, own.y, covariances=shaped))
 
     @functools.cached_property
     def exchanged(self) -> Exchange:
@@ -165,9 +165,7 @@ class Node:
             "perturbation_rms": data.perturbation_rms,
         }
         unshaped = np.array([data.unshaped.get(label, 0) for label in range(len(self.world.classes))])
-        by_class = np.stack([data.counts, unshaped])
-        by_class[:, self.hidden(client)] = 0
-        total, bare = ([told(int(n), privacy) for n in row] for row in by_class)
+        total, bare = ([told(int(n), privacy) for n in row] for row in (data.counts, unshaped))
         return figures, {"total": total, "unshaped": bare}
 
     def train(
@@ -196,7 +194,6 @@ class Node:
         self, client: int, number: int, digest: str, weights: Weights, shared: Weights
     ) -> tuple[TrainingSet, Local, Weights]:
         """What the client begins round ``number`` with: its samples, weights and state; and all that it kept."""
-        check_training(len(self.world.train(client)), client, self.config.privacy)
         kept = self.states.load(client, before=number)
         if not self.algorithm.shares:
             weights = unprefixed(kept, OWN) or self.initial()
@@ -233,8 +230,19 @@ class Node:
     ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
         """After round ``number``: confusion (C, C) and summed loss of the client's own 'val' and 'test' samples.
 
-        By domain, that is by subject for EEG. Where samples are held out for all clients together, those.
+        By domain, that is by subject for EEG. Where samples are held out for all clients together, those. Of samples
+        that nothing is said of there is no figure.
         """
+        return self.scored(client, number, weights, self.world)
+
+    def scored(
+        self, client: int, number: int, weights: Weights, over: World
+    ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
+        """``evaluate`` on what ``over`` holds out."""
+        counted: dict[str, dict[int, tuple[np.ndarray, float]]] = {"val": {}, "test": {}}
+        held = {part: over.held_out(part, None if over.central else client) for part in counted}
+        if not any(map(len, held.values())):
+            return counted
         model = self.model()
         found = self.states.load(client, before=number + 1)
         if not self.algorithm.shares:
@@ -245,9 +253,8 @@ class Node:
             model.calibrate(torch.from_numpy(self.world.train(client).x))
         else:
             model.load_local_state(kept)
-        counted: dict[str, dict[int, tuple[np.ndarray, float]]] = {"val": {}, "test": {}}
         for part, by_domain in counted.items():
-            own = self.world.held_out(part, None if self.world.central else client)
+            own = held[part]
             for domain in np.unique(own.domain):
                 rows = own.domain == domain
                 outputs = predict(model, own.x[rows])
@@ -261,25 +268,13 @@ class Node:
         data = self.data(client, "")
         assert isinstance(data, TensorSet)
         self.algorithm.check_question(question, asked, self.world.inputs["channels"], len(self.world.classes))
-        hidden, x, y = self.hidden(client), data.x, data.y
-        if hidden:
-            spoken_of = ~torch.isin(y, torch.tensor(hidden))
-            check_training(int(spoken_of.sum()), client, self.config.privacy)
-            x, y = x[spoken_of], y[spoken_of]
         memory = self._memories.setdefault(client, {})
-        return self.algorithm.answer(question, asked, x, y, len(self.world.classes), memory)
+        sums = self.algorithm.answer(question, asked, data.x, data.y, len(self.world.classes), memory)
+        return told_sums(sums, len(data), self.config.privacy)
 
-    def hidden(self, client: int) -> list[int]:
-        """The classes that the client says nothing of, for it has too few samples; none where one is enough."""
-        privacy = self.config.privacy
-        if privacy.min_count == 1:
-            return []
-        return np.flatnonzero(~shared_classes(self.counts(client), privacy)).tolist()
-
-    def beside(self, client: int, extra: Weights) -> Weights:
-        """What the method sends up beside the weights, without what it tells of hidden classes."""
-        hidden = self.hidden(client)
-        return self.algorithm.withhold(extra, hidden) if hidden else extra
+    def beside(self, extra: Weights) -> Weights:
+        """What the method sends up beside the weights, with counts as they are told."""
+        return self.algorithm.rounded(extra, self.config.privacy.round_counts)
 
     def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
         """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon."""
@@ -312,7 +307,11 @@ class Node:
         if key not in self._sets:
             own = self.world.train(client)
             if not len(own):
-                raise FedgeoError(f"client {client} has no training samples: lower federation.clients or add data")
+                bound = least(self.config.privacy)
+                found = f"of a class privacy.min_count={bound}" if bound > 1 else "any"
+                raise FedgeoError(
+                    f"client {client} does not have {found} training samples: lower federation.clients or add data"
+                )
             eeg = self.config.data.family == "eeg"
             if eeg and digest:
                 raise FedgeoError(f"client {client}: EEG trials are not augmented, but shapes {digest[:12]} are named")
@@ -377,10 +376,13 @@ class Node:
         """What is augmented with, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
         domains = field(arrays, "domains", (None,), "integer", "geometry")
         refuse(bool((domains < -1).any()), SERVER, "domains must count from 0, or be -1")
+        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
+        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
         privacy = self.config.privacy
         if self.config.augmentation.kind == "fedmix":
             means = SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means")
             only(arrays, {*means.to_arrays(), "domains"}, SERVER, "array")
+            bounded(means.means, "means", SERVER)
             return means, domains
         if self.config.augmentation.kind == "fedfa":
             gaussians = Gaussians.from_arrays(arrays)
@@ -392,6 +394,8 @@ class Node:
         shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
         only(arrays, {*(shapes if whole is None else whole).to_arrays(), "domains"}, SERVER, "array")
         self._fits(shapes, domains)
+        if whole is not None:
+            bounded(whole.deltas, "deltas", SERVER)
         check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
         return shapes if whole is None else whole, domains
 
@@ -403,8 +407,6 @@ class Node:
         refuse(sent.dimension != dimension, SERVER, f"embeddings must have dimension {dimension}, not {sent.dimension}")
         owners = sent.prototype_clients
         refuse(bool((owners >= len(domains)).any()), SERVER, "every prototype's owner must be among the clients")
-        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
-        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
         refuse(bool((sent.counts > MOST).any()), SERVER, f"counts must be at most {MOST}")
         values = [sent.means, sent.prototype_means, np.array([getattr(s, "total_variance", 0.0) for s in sent.shapes])]
         values += [shape.eigenvalues for shape in sent.shapes]

@@ -1,18 +1,21 @@
 """What may be shared: the stricter of a run's policy and a site's own, and what that leaves of counts and ranks.
 
-A class of fewer than ``min_count`` samples is left out of all that a client says of its classes: of one sample the mean
-IS the sample, and two samples are mean +- root eigenvalue times eigenvector. The shape of few samples spans them, so
-that ``min_total`` and ``rank_share`` bound what is sent to all clients. The README says what remains.
+A class of fewer than ``min_count`` samples is left out of all that a client does, training and evaluation too: of one
+sample the mean IS the sample, two are mean +- root eigenvalue times eigenvector, and the change of a linear layer tells
+of a class that has one. The shape of few samples spans them, so that ``min_total`` and ``rank_share`` bound what is
+sent to all clients. app/data/withheld.py is where samples are left out; the README says what remains.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pydantic
+import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from app.config import CONF, Privacy
 from app.errors import FedgeoError
@@ -74,29 +77,38 @@ def strictest(policies: Iterable[Privacy]) -> Privacy:
     return reduce(stricter, policies)
 
 
+def least(privacy: Privacy) -> int:
+    """The fewest samples that are spoken of: fewer than ``round_counts`` would be told as none, or as too many."""
+    return max(privacy.min_count, privacy.round_counts)
+
+
 def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
     """bool (C,): the classes that a client with these counts may speak of."""
-    return np.asarray(counts >= privacy.min_count)
+    return np.asarray(counts >= least(privacy))
 
 
 def told_counts(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
     """The counts as they are told, int64 (C,): rounded, and 0 where a class is left out or absent alike."""
-    rounded = np.array([told(int(n), privacy) for n in counts], dtype=np.int64)
-    return np.where(shared_classes(counts, privacy), rounded, 0)
+    return np.where(shared_classes(counts, privacy), counts // privacy.round_counts * privacy.round_counts, 0)
 
 
 def told(number: int, privacy: Privacy) -> int:
-    """A count as it is told: the nearest multiple of ``round_counts``, but never 0 for something."""
-    step = privacy.round_counts
-    return max(step, (number + step // 2) // step * step) if number > 0 else 0
+    """A count as it is told: the multiple of ``round_counts`` below it, so that bounds on sums of them hold."""
+    return number // privacy.round_counts * privacy.round_counts
 
 
-def check_training(samples: int, client: int, privacy: Privacy) -> None:
-    """Refuse to train on fewer than ``min_count`` samples, whose sum the change of a linear layer would tell."""
-    if samples < privacy.min_count:
-        raise FedgeoError(
-            f"client {client} has fewer training samples than privacy.min_count={privacy.min_count}: it does not train"
-        )
+def told_sums(sums: Mapping[str, Tensor], samples: int, privacy: Privacy) -> dict[str, Tensor]:
+    """Sums over ``samples`` trials as if they were as many as are told, which changes no mean.
+
+    Where there are ``counts``, float (C,), all sums have a row a class.
+    """
+    share = told(samples, privacy) / samples
+    if "counts" not in sums:
+        return {name: value * share for name, value in sums.items()}
+    counts = sums["counts"]
+    rounded = torch.div(counts, privacy.round_counts, rounding_mode="floor") * privacy.round_counts
+    shares = rounded / counts.clamp(min=1)
+    return {name: value * shares.reshape(-1, *[1] * (value.ndim - 1)) for name, value in sums.items()}
 
 
 def check_received(counts: np.ndarray, ranks: Sequence[int], prototypes: np.ndarray, privacy: Privacy) -> None:

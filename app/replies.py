@@ -135,6 +135,9 @@ class Replies:
             raise FedgeoError(f"{who}: it tells of {len(counts.total)} classes, there are {len(told)}")
         if any(bare > whole_ for bare, whole_ in zip(counts.unshaped, counts.total, strict=True)):
             raise FedgeoError(f"{who}: more samples without a shape than there are")
+        step = self._said(client, who).privacy.round_counts
+        if any(n % step for n in (added, part.metrics["perturbed"], *counts.total, *counts.unshaped)):
+            raise FedgeoError(f"{who}: its counts do not keep the policy that it told")
         if self._exact(client):
             if any(n < own for n, own in zip(counts.total, told.tolist(), strict=True)):
                 raise FedgeoError(f"{who}: its augmented classes are smaller than it said they were before")
@@ -164,6 +167,8 @@ class Replies:
         elif self._exact(client):
             own = int(self._counts(client, who).sum())
             wanted = own if self.config.federation.weights == "real" else self.totals.get(client, own)
+        if found % self._said(client, who).privacy.round_counts and wanted != 1.0:
+            raise FedgeoError(f"{who}: num-examples is {found:g}, which does not keep the policy that it told")
         if wanted is not None and found != wanted:
             raise FedgeoError(f"{who}: num-examples is {found:g}, by what it said it is {wanted:g}")
 
@@ -181,7 +186,11 @@ class Replies:
                 raise FedgeoError(f"{who}: {of}.domain must name different domains of the {self.domains} there are")
             if bool((confusion < 0).any()) or bool((losses < 0).any()):
                 raise FedgeoError(f"{who}: {of} counts and losses must not be negative")
-            for number, counts in zip(domain.tolist(), confusion.sum(axis=2), strict=True):
+            policy = self._said(client, who).privacy
+            rows = confusion.sum(axis=2)
+            if bool(((rows > 0) & ((rows < policy.min_count) | (rows % policy.round_counts > 0))).any()):
+                raise FedgeoError(f"{who}: {of} counts do not keep the policy that it told")
+            for number, counts in zip(domain.tolist(), rows, strict=True):
                 before = self.tested.setdefault((client, of, number), counts.tobytes())
                 if before != counts.tobytes():
                     raise FedgeoError(f"{who}: it is tested on other samples than before")
@@ -201,11 +210,10 @@ class Replies:
         )
         found = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
         check_tensors(found, template(honest), who)
-        for name in ("count", "counts"):
-            if name in found and self._exact(client):
-                wanted = told.sum() if name == "count" else told
-                if not np.array_equal(arrays[name].ravel(), np.atleast_1d(wanted)):
-                    raise FedgeoError(f"{who}: {name} is not what it said it holds")
+        if "counts" in found and not np.array_equal(arrays["counts"], told):
+            raise FedgeoError(f"{who}: counts are not what it said it holds")
+        if "count" in found and self._exact(client) and arrays["count"][0] != told.sum():
+            raise FedgeoError(f"{who}: count is not what it said it holds")
         for name in ("sum", "sums"):
             if name in found:
                 check_symmetric(arrays[name], name, question == "mean", who)

@@ -34,12 +34,22 @@ def write(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     if summary["by_domain"]:
         rows = tuple((name, percent(value)) for name, value in summary["by_domain"].items())
         parts.append(as_html(Table("By domain", ("domain", "accuracy"), rows)))
+    parts += heard(summary.get("privacy"))
     parts += [picture(run_dir / "figures" / name, caption) for name, caption in FIGURES.items()]
     for name, caption in (("config.yaml", "Configuration"), ("versions.json", "Versions")):
         parts.append(folded(caption, f"<pre>{html.escape((run_dir / name).read_text())}</pre>"))
     target = run_dir / "report.html"
     target.write_text(page(title, "".join(parts)))
     return target
+
+
+def heard(privacy: Mapping[str, Any] | None) -> list[str]:
+    """What the policies let be heard of the clients' samples, and what was left out; nothing where it is not known."""
+    if privacy is None:
+        return []
+    lines = "".join(f"<li>{html.escape(line)}</li>" for line in privacy["left_out"])
+    words = html.escape(" ".join(privacy["meaning"]))
+    return [f"<p><strong>privacy={privacy['policy']}.</strong> {words}</p>", f"<ul>{lines}</ul>" if lines else ""]
 
 
 def result_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -145,6 +145,7 @@ class RunDirectory:
             "augmentation": config.augmentation.kind,
             "simulated": config.data.family == "eeg" and config.data.kind == "simulated",
             "warnings": self.warnings,
+            "privacy": None,
             "seed": config.seed,
             "rounds": len(self.rows),
             "metric": config.metric.name,

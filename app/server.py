@@ -20,6 +20,7 @@ from app.algorithms.centralised import Centralised
 from app.checkpoint import Checkpoint
 from app.config import Config
 from app.data.world import Samples, World, world
+from app.disclosure import disclosed
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
 from app.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
@@ -387,6 +388,7 @@ class Server:
         if isinstance(self.strategy, strategies.Sharing):
             described = self.strategy.described
         return {
+            "privacy": disclosed(self.strategy),
             "parameters": self.parameters,
             "added_samples": described.added,
             "perturbation_rms": described.perturbation_rms,

@@ -37,10 +37,10 @@ class SiteNode(Node):
     def evaluate(
         self, client: int, number: int, weights: Weights
     ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
-        """As any node's; the figures are kept at the site too."""
-        counted = super().evaluate(client, number, weights)
+        """As any node's; the figures of all its samples are kept at the site, beside what was told."""
+        told = super().evaluate(client, number, weights)
         line: dict[str, object] = {"round": number}
-        for part, by_domain in counted.items():
+        for part, by_domain in self.scored(client, number, weights, self.everything).items():
             if by_domain:
                 confusions, losses = zip(*by_domain.values(), strict=True)
                 scores = scores_from_confusions(confusions, [None] * len(losses), losses)
@@ -50,12 +50,13 @@ class SiteNode(Node):
                     "f1_macro": scores.f1_macro,
                     "loss": scores.loss,
                     "confusion": scores.confusion.tolist(),
+                    "told": next((confusion.tolist() for confusion, _ in told[part].values()), None),
                 }
         path = self.output / "scores.jsonl"
         before = path.read_text().splitlines() if path.exists() else []
         kept = [text for text in before if json.loads(text)["round"] < number]
         write_atomic(path, "".join(f"{text}\n" for text in [*kept, json.dumps(line)]).encode())
-        return counted
+        return told
 
     def keep_final(self, weights: Weights) -> None:
         """The run has ended: keep its model and configuration, and drop what was only needed on the way."""

@@ -16,6 +16,7 @@ from tests.eeg_files import EVENTS, make_raw, save_fif
 EEG = (
     *("experiment=eeg_folder", f"data.events={{{', '.join(f'{k}: {v}' for k, v in EVENTS.items())}}}"),
     *("data.window=[0.0,1.5]", "model.hidden=[3]", "training.epochs=1", "training.batch_size=8"),
+    "data.test_fraction=0.4",  # ten trials of each class, of which a site may tell
 )
 
 
@@ -27,11 +28,11 @@ def digit_sites(folder: Path, number: int = 3) -> list[LocalSite]:
 
 
 def eeg_sites(folder: Path, number: int = 3) -> list[LocalSite]:
-    """Each with one subject's recordings of noise, ten trials a file and four files."""
+    """Each with one subject's recordings of noise, ten trials a file and six files."""
     sites = []
     for index in range(number):
         home = folder / f"site-{index + 1}"
-        for part in range(4):
+        for part in range(6):
             save_fif(make_raw(seed=10 * index + part), home / "data" / f"patient-{index}" / f"run-{part}.fif")
         sites.append(LocalSite(home.name, home / "data", home))
     return sites

@@ -41,8 +41,8 @@ def test_readable_images_can_join(tmp_path: Path) -> None:
     found = check_site(images(tmp_path / "data", {"cat": 40, "dog": 20, "cow": 4}), QUICK)
     assert (found.ok, found.kind) == (True, "images")
     assert found.classes == {"cat": 40, "cow": 4, "dog": 20}
-    assert found.training["cat"] == 28 and found.shared == {"cat": 30, "dog": 10}
-    assert found.warnings == ["fewer than 10 training samples, so nothing is told of the class: cow"]
+    assert found.training["cat"] == 28 and found.shared == {"cat": 20, "dog": 10}
+    assert found.warnings == ["fewer than 10 training samples, so the class is left out: cow"]
     assert found.details["dimension"] == 64
 
 
@@ -137,7 +137,7 @@ def test_the_sites_policy_decides_what_is_told(tmp_path: Path) -> None:
     folder = images(tmp_path / "data", {"cat": 40, "dog": 20})
     policy = tmp_path / "policy.yaml"
     policy.write_text("min_count: 20\n")
-    assert check_site(folder, QUICK, policy).shared == {"cat": 30}
+    assert check_site(folder, QUICK, policy).shared == {"cat": 20}
 
 
 @pytest.mark.parametrize("what", ["nothing", "text", "few"])

@@ -25,6 +25,11 @@ from tests.running import run_in_process
 LEAST = 200  # malformed messages to each handler and each aggregation
 SMALL = ("federation.rounds=1", "training.epochs=1")
 RUNS = {
+    "site": ("privacy=site", "federation.clients=4", "federation.beta=0.5", "augmentation.step2=false", *SMALL),
+    "lda": ("method=lda", "augmentation=none", "federation.clients=4"),
+    "means_only": ("method=means_only", "augmentation=none", "federation.clients=4", "federation.beta=5"),
+    "shift": ("augmentation=shift", "data=features", "federation.partition=domain", "federation.clients=null", *SMALL),
+    "projavg": ("experiment=eeg_demo", "method=projavg", "data.subjects=8", "data.trials_per_class=12", *SMALL),
     "ggeur": ("method=scaffold", "federation.clients=4", "federation.beta=0.5", "augmentation.step2=false", *SMALL),
     "fedproto": ("method=fedproto", "augmentation=none", "federation.clients=4", *SMALL),
     "fedmix": ("augmentation=fedmix", "federation.clients=6", *SMALL),
@@ -51,13 +56,24 @@ _runs: dict[str, Recorded] = {}
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Recorded]:
     def of(name: str) -> Recorded:
         if name not in _runs:
-            _runs[name] = _record(name, tmp_path_factory.mktemp(name) / "run")
+            folder = tmp_path_factory.mktemp(name)
+            words = RUNS[name] if name != "shift" else (*RUNS[name], f"data.path={domains(folder / 'domains.npz')}")
+            _runs[name] = _record(words, folder / "run")
         return _runs[name]
 
     return of
 
 
-def _record(name: str, folder: Path) -> Recorded:
+def domains(path: Path) -> Path:
+    """Embeddings of three classes in three domains."""
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(3), 20)
+    places = range(3)
+    arrays = {f"d{k}_X": (labels[:, None] + k + rng.normal(size=(60, 8))).astype("f4") for k in places}
+    np.savez(path, **arrays, **{f"d{k}_y": labels for k in places})
+    return path
+
+
+def _record(words: tuple[str, ...], folder: Path) -> Recorded:
     kept: list[Recorded] = []
     begin, check, call = Server.__init__, Replies.check, InProcessGrid._call
 
@@ -81,7 +97,7 @@ def _record(name: str, folder: Path) -> Recorded:
         patch.setattr(InProcessGrid, "_call", called)
         for drawn in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
             patch.setattr(figures, drawn, lambda *_: None)
-        run_in_process(folder, *RUNS[name])
+        run_in_process(folder, *words)
     return kept[0]
 
 
@@ -166,6 +182,14 @@ REPLIES: list[tuple[str, str, Faults]] = [
     ("rlavg", messages.HELLO, hello_faults),
     ("ggeur", messages.STATISTICS, statistics_faults),
     ("fedfa", messages.STATISTICS, array_faults),
+    ("shift", messages.STATISTICS, statistics_faults),
+    ("lda", messages.STATISTICS, statistics_faults),
+    ("means_only", messages.STATISTICS, statistics_faults),
+    ("site", messages.HELLO, hello_faults),
+    ("site", messages.STATISTICS, statistics_faults),
+    ("site", messages.GEOMETRY, described_faults),
+    ("site", messages.TRAIN, train_faults),
+    ("projavg", messages.TRAIN, train_faults),
     ("ggeur", messages.GEOMETRY, described_faults),
     ("ggeur", messages.TRAIN, train_faults),
     ("fedproto", messages.TRAIN, train_faults),
@@ -419,7 +443,10 @@ REQUESTS: list[tuple[str, str, Callable[[RecordDict, np.random.Generator], Itera
     ("ggeur", messages.HELLO, hello_requests),
     ("ggeur", messages.STATISTICS, word_requests),
     ("ggeur", messages.GEOMETRY, geometry_requests),
+    ("site", messages.GEOMETRY, geometry_requests),
     ("fedfa", messages.GEOMETRY, peer_requests),
+    ("fedmix", messages.GEOMETRY, peer_requests),
+    ("shift", messages.GEOMETRY, peer_requests),
     ("ggeur", messages.TRAIN, train_requests),
     ("fedproto", messages.TRAIN, train_requests),
     ("rlavg", messages.TRAIN, train_requests),

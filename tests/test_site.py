@@ -78,7 +78,10 @@ def test_every_site_is_left_with_the_model_its_configuration_and_its_scores(ran:
         scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
         assert [line["round"] for line in scores] == [1, 2]
         for line, own in zip(lines, scores, strict=True):
-            assert line["accuracy_by_domain"][site.name] == pytest.approx(own["test"]["accuracy"])
+            told = np.array(own["test"]["told"])
+            assert line["accuracy_by_domain"][site.name] == pytest.approx(np.trace(told) / told.sum())
+            assert set(told.sum(1) % 10) == {0} and told.sum() < own["test"]["samples"]
+            assert (told <= own["test"]["confusion"]).all()
     assert summary["status"] == "completed"
 
 

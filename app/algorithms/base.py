@@ -120,8 +120,12 @@ class Algorithm:
         """After the last step: (what to send up beside the weights, the client's new state)."""
         return {}, {}
 
+    def rounded(self, extra: Weights, step: int) -> Weights:
+        """What goes up beside the weights, with counts of samples in it as multiples of ``step``."""
+        return extra
+
     def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
-        """What goes up beside the weights, without what it tells of single classes that must not be told of."""
+        """What came up beside the weights, without what it tells of classes that not all clients may hear of."""
         return extra
 
     def server_state(self, weights: Weights) -> Weights:

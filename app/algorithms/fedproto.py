@@ -50,6 +50,11 @@ class FedProto(Algorithm):
             total = {name: total[name] + value for name, value in batch.items()} if total else batch
         return {name: value.to(z.dtype) for name, value in total.items()}, {}
 
+    def rounded(self, extra: Weights, step: int) -> Weights:
+        counts = torch.div(extra["count"], step, rounding_mode="floor") * step
+        share = counts / extra["count"].clamp(min=1)
+        return {"sum": extra["sum"] * share[:, None], "count": counts}
+
     def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
         kept = {name: value.clone() for name, value in extra.items()}
         for value in kept.values():

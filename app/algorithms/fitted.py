@@ -6,7 +6,7 @@ sums over a client's trials, never a trial.
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +27,12 @@ SYMMETRIC = 1e-6  # the asymmetry of a mean that is rounding, relative to its la
 
 @dataclass(frozen=True)
 class Fitted(Algorithm):
-    """A method for covariances (n, c, c) that brings its own model; the configuration's model plays no part."""
+    """A method for covariances (n, c, c) that brings its own model; the configuration's model plays no part.
+
+    by_class: whether the server sends each class's own mean to all clients.
+    """
+
+    by_class: ClassVar[bool] = False
 
     def model(self, channels: int, classes: int) -> Model:
         """The untrained model, whose exchanged weights ``fit`` returns."""

@@ -2,7 +2,7 @@
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from app.models.riemannian import MinimumDistance
 @dataclass(frozen=True)
 class MDM(Fitted):
     """Minimum distance to the mean. It has no hyper-parameter."""
+
+    by_class: ClassVar[bool] = True
 
     def model(self, channels: int, classes: int) -> Model:
         return MinimumDistance(channels, classes)

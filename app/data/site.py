@@ -1,14 +1,16 @@
 """The world of one site: its own folder or file, split by itself, with classes agreed by name."""
 
 import functools
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from app.config import Config, EegData, ImageData
+from app.config import Config, EegData, ImageData, Privacy
 from app.data.world import Samples, World
 from app.errors import FedgeoError
+from app.privacy import least, shared_classes
 from app.site import Refusal, Site
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
@@ -19,23 +21,37 @@ class SiteWorld:
     """One client, whatever number the server gives it, and its own validation and test samples.
 
     inner: the site's data as a simulation of a single client. agreed: all sites' classes in one order; None until
-    the server has heard all of them: the site's own then.
+    the server has heard all of them: then the site's own that ``privacy`` lets it name. Samples of a class that no
+    site names are left out.
     """
 
     site: Site
     inner: World
+    privacy: Privacy
     agreed: tuple[str, ...] | None = None
     _samples: dict[str, Samples] = field(default_factory=dict)
 
     central = False
 
     def __post_init__(self) -> None:
-        if lacking := [name for name in self.inner.classes if name not in self.classes]:
+        if not self.classes:
+            raise Refusal(
+                f"site {self.site.name} has no class with privacy.min_count={least(self.privacy)} training samples: it "
+                "takes no part"
+            )
+        unknown = set(self.inner.classes) - set(self.classes)
+        if lacking := [name for name in self.named if name in unknown] if unknown else []:
             raise Refusal(f"the run's classes lack {', '.join(lacking)}, which site {self.site.name} has")
+
+    @functools.cached_property
+    def named(self) -> tuple[str, ...]:
+        """The site's own classes that it may speak of."""
+        counts = np.bincount(self.inner.train(0).y, minlength=len(self.inner.classes))
+        return tuple(itertools.compress(self.inner.classes, shared_classes(counts, self.privacy)))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.inner.classes if self.agreed is None else self.agreed
+        return self.named if self.agreed is None else self.agreed
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -75,8 +91,10 @@ class SiteWorld:
     def _own(self, part: str) -> Samples:
         if part not in self._samples:
             found = self.inner.train(0) if part == "train" else self.inner.held_out(part, None if self._pooled else 0)
-            places = np.array([self.classes.index(name) for name in self.inner.classes], dtype=np.int64)
-            self._samples[part] = Samples(found.x, places[found.y], np.zeros(len(found), dtype=np.int64))
+            places = {name: place for place, name in enumerate(self.classes)}
+            labels = np.array([places.get(name, -1) for name in self.inner.classes], dtype=np.int64)[found.y]
+            x, labels = found.x[labels >= 0], labels[labels >= 0]
+            self._samples[part] = Samples(x, labels, np.zeros(len(labels), dtype=np.int64))
         return self._samples[part]
 
     @property
@@ -87,7 +105,7 @@ class SiteWorld:
 @functools.lru_cache(maxsize=16)
 def site_world(config: Config, site: Site, agreed: tuple[str, ...] | None = None) -> SiteWorld:
     """The world of ``site`` under the run's configuration. FedgeoError for data that cannot be used."""
-    return SiteWorld(site, _inner(local_config(config, site)), agreed)
+    return SiteWorld(site, _inner(local_config(config, site)), config.privacy, agreed)
 
 
 @functools.lru_cache(maxsize=16)

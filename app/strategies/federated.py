@@ -1,6 +1,7 @@
 """Federated: a Flower strategy that runs any of our algorithms."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -22,6 +23,7 @@ class Federated(Strategy):
     def __init__(self, algorithm: Algorithm, clients: int) -> None:
         self.algorithm = algorithm
         self.clients = clients
+        self.few: Callable[[Iterable[int]], list[int]] = lambda _: []  # classes that these clients have too few of
         self.weights: Weights = {}
         self.state: Weights = {}
 
@@ -45,6 +47,8 @@ class Federated(Strategy):
         updates = [messages.read_update(reply) for reply in replies if not reply.has_error()]
         if not updates:
             return None, None
+        few = self.few(update.client for update in updates)
+        updates = [replace(update, extra=self.algorithm.withhold(update.extra, few)) for update in updates]
         self.weights, self.state = self.algorithm.aggregate(self.weights, self.state, updates, self.clients)
         return messages.weights_record(self.weights), None
 

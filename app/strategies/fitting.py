@@ -8,6 +8,7 @@ from flwr.serverapp import Grid
 from app import messages
 from app.algorithms.fitted import Fitted
 from app.engines.cohort import CohortGrid
+from app.errors import FedgeoError
 from app.models.base import Weights
 from app.strategies.federated import Federated
 from app.strategies.phased import Phased
@@ -29,10 +30,26 @@ class Fitting(Phased):
 
         def ask(question: str, asked: Weights) -> list[Weights]:
             replies = self.ask(grid, messages.SUMS, messages.question_content(question, asked))
+            self.check_totals(reply.metadata.src_node_id for reply in replies)
             return [messages.read_answer(reply) for reply in replies]
 
         self.base.weights = algorithm.fit(ask, len(self.hello.classes))
         return []
+
+    def check_totals(self, clients: Iterable[int]) -> None:
+        """Refuse means of too few trials, which all clients are sent: of a class, or of all trials together."""
+        assert isinstance(self.base, Federated) and isinstance(self.base.algorithm, Fitted) and self.hello is not None
+        clients, bound = list(clients), self.hello.privacy.min_total
+        if self.base.algorithm.by_class and (few := self.hello.few(clients)):
+            raise FedgeoError(
+                f"class {self.hello.classes[few[0]]} has fewer than privacy.min_total={bound} trials in all, and its "
+                "mean would be sent to all clients: leave the class out of data.events, or choose method=tangent_lr"
+            )
+        if self.hello.held(clients).sum() < bound:
+            raise FedgeoError(
+                f"there are fewer than privacy.min_total={bound} trials in all, and their mean would be sent to all "
+                "clients"
+            )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

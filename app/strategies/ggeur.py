@@ -36,7 +36,7 @@ class GGEUR(Sharing):
             rank_share=self.hello.privacy.rank_share,
         )
         if self.init is not None:
-            self.gathered = list(gathered.values())
+            self.gathered = list(shared.values())
         domains = dict(zip(self.hello.clients, self.hello.domains, strict=True))
         self.likeness = tuple(between_domains(gathered, domains))
         return self.geometry.to_arrays("float32")

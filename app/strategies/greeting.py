@@ -1,7 +1,7 @@
 """The hello phase: hear who the clients are, refuse a mixture by name, and agree on the classes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from app import messages
 from app.config import Federation, Privacy
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
-from app.privacy import RESEARCH, strictest
+from app.privacy import RESEARCH, least, strictest
 from app.strategies.asking import ask, named
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,9 @@ AGREED = {  # what to do where clients do not say the same
 class Hello:
     """What the clients said of themselves: their numbers, domains and counts by class, (K, C).
 
-    facts: what all of them have alike. privacy: the strictest of their policies.
+    facts: what all of them have alike. privacy: the strictest of their policies. bounds: the fewest samples of a class
+    that each of them speaks of. silent: clients that are left out, as they may speak of no class. total: how many there
+    are, whoever answered.
     """
 
     classes: tuple[str, ...]
@@ -40,6 +42,19 @@ class Hello:
     counts: np.ndarray
     facts: Mapping[str, Any] = field(default_factory=dict)
     privacy: Privacy = RESEARCH
+    bounds: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    total: int = 0
+
+    def held(self, clients: Iterable[int]) -> np.ndarray:
+        """The samples of each class that these clients told, int64 (C,)."""
+        told = dict(zip(self.clients, self.counts, strict=True))
+        return np.array([told[client] for client in clients], dtype=np.int64).sum(axis=0)
+
+    def few(self, clients: Iterable[int]) -> list[int]:
+        """The classes of which these clients hold some, but together too few for it to be sent to all."""
+        counts = self.held(clients)
+        return [int(label) for label in np.flatnonzero((counts > 0) & (counts < self.privacy.min_total))]
 
 
 def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
@@ -48,6 +63,7 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
     Of a deployment's sites each has classes of its own: they are agreed here, and a site that did not answer takes no
     further part. code: the server's.
     """
+    total = max(grid.clients) + 1
     said = {
         reply.metadata.src_node_id: messages.read_text(reply.content)
         for reply in ask(grid, federation, messages.HELLO, RecordDict(), federation.hello_deadline)
@@ -58,6 +74,12 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
     sites = grid.agreed is not None
     for client, words in said.items():
         compare(_facts(words, sites), named(client, grid.names), _facts(reference, sites), named(first, grid.names))
+    silent = [client for client, words in said.items() if not any(words["counts"]) and _bound(words) > 1]
+    for client in silent:
+        del said[client]
+        log.warning("%s speaks of no class, as its policy bids it, and takes no part", named(client, grid.names))
+    if not said:
+        raise FedgeoError("no client has privacy.min_count samples of any class: lower it, or gather more")
     classes = tuple(reference["classes"])
     if sites:
         classes = agree({grid.names[client]: words["classes"] for client, words in said.items()}, federation.classes)
@@ -71,7 +93,15 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
         np.array([_counts(words, classes) for words in said.values()], dtype=np.int64),
         reference["facts"],
         strictest(Privacy(**words["privacy"]) for words in said.values()),
+        tuple(_bound(words) for words in said.values()),
+        tuple(sorted(silent)),
+        total,
     )
+
+
+def _bound(words: dict[str, Any]) -> int:
+    """The fewest samples of a class that a client speaks of."""
+    return least(Privacy(**words["privacy"]))
 
 
 def _facts(words: dict[str, Any], sites: bool) -> dict[str, Any]:

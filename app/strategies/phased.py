@@ -7,7 +7,7 @@ participants, and stop when more clients fail than may. GGEUR builds on it.
 from collections.abc import Callable, Iterable
 from logging import INFO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -21,12 +21,15 @@ from app.checkpoint import Checkpoint
 from app.config import Federation
 from app.engines.cohort import CohortGrid
 from app.errors import FedgeoError
+from app.gaussians import Gaussians
 from app.models.base import Weights
 from app.statistics import ClassStatistics
 from app.strategies.asking import ask, good
 from app.strategies.federated import Federated
 from app.strategies.greeting import Hello, greet
 from app.strategies.rate import Rate
+
+Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
 
 
 class Phased(Strategy):
@@ -49,11 +52,12 @@ class Phased(Strategy):
         self.folder: Path | None = None  # where the server keeps what it may have to send again
         self._fresh = dict(vars(base))
         self._sent = ArrayRecord()  # the weights of this round's training messages
+        self.left_out: tuple[str, ...] = ()  # classes of which all clients together have too few
         self.init: FromStatistics | None = None  # what makes the first weights of class statistics; None: the model's
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """What a resumed run needs of this strategy: tensors, and plain values."""
-        facts: dict[str, Any] = {"rate": self.rate.state()}
+        facts: dict[str, Any] = {"rate": self.rate.state(), "left_out": self.left_out}
         if isinstance(self.base, Federated):
             return self.base.state, facts
         # a strategy of Flower's: what it has set since it was made would have to be kept, and in a way it knows
@@ -69,6 +73,7 @@ class Phased(Strategy):
             )
         self.done, self.resumed = checkpoint.round, True
         self.rate.restore(checkpoint.facts["rate"])
+        self.left_out = tuple(checkpoint.facts.get("left_out", ()))
         if isinstance(self.base, Federated):
             self.base.state = checkpoint.group("server")
 
@@ -94,6 +99,8 @@ class Phased(Strategy):
         assert isinstance(grid, CohortGrid)
         self.sites = grid.names
         self.hello = self.hello or greet(grid, self.federation, self.code)
+        if isinstance(self.base, Federated):
+            self.base.few = self.hello.few
         config = train_config or ConfigRecord()
         if self.planner is not None:
             messages.write_steps(config, self.planner(self.hello))
@@ -131,13 +138,35 @@ class Phased(Strategy):
     def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
         """query.stats: every client's class statistics, in client order."""
         content = messages.statistics_content("covariances" if covariances else "means")
-        return [
-            ClassStatistics.from_arrays(
+        parts = {
+            reply.metadata.src_node_id: ClassStatistics.from_arrays(
                 messages.from_record(reply.content.array_records[messages.ARRAYS]),
                 origin=f"client {reply.metadata.src_node_id}",
             )
             for reply in self.ask(grid, messages.STATISTICS, content)
-        ]
+        }
+        return list(self.admitted(parts).values())
+
+    def admitted(self, parts: dict[int, Statistics]) -> dict[int, Statistics]:
+        """The clients' statistics without the classes that all clients must not be told of: too few samples in all."""
+        few = self.few(parts)
+        return {client: part.only(~np.isin(part.classes, few)) for client, part in parts.items()}
+
+    def few(self, clients: Iterable[int]) -> list[int]:
+        """The classes of which these clients have too few samples. FedgeoError where there is no other class."""
+        assert self.hello is not None
+        clients, privacy = list(clients), self.hello.privacy
+        found = self.hello.few(clients)
+        self.left_out = tuple(self.hello.classes[label] for label in found)
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            log(INFO, "fewer than privacy.min_total=%d samples in all: %s", privacy.min_total, names)
+        if not (self.hello.held(clients) >= privacy.min_total).any():
+            raise FedgeoError(
+                f"no class has privacy.min_total={privacy.min_total} samples of clients that hold privacy.min_count="
+                f"{privacy.min_count} each: there is nothing to share; choose method=fedavg augmentation=none"
+            )
+        return found
 
     def ask(
         self, grid: CohortGrid, kind: str, content: RecordDict, deadline: float | None = None

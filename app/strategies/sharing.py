@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -16,18 +16,14 @@ from app import messages
 from app.checkpoint import Checkpoint, write_atomic
 from app.config import Augmentation, Federation
 from app.engines.cohort import CohortGrid
-from app.errors import FedgeoError
-from app.gaussians import Gaussians
 from app.models.base import Weights
 from app.node import array_digest
 from app.privacy import check_prototypes
-from app.statistics import ClassStatistics
 from app.strategies.greeting import Hello
 from app.strategies.phased import Phased
 from app.strategies.rate import Rate
 
 log = logging.getLogger(__name__)
-Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
 
 
 @dataclass(frozen=True)
@@ -60,46 +56,22 @@ class Sharing(Phased):
         self.augmentation = augmentation
         self.described = NOTHING_DRAWN
         self.digest = ""  # of what all clients were sent
-        self.left_out: tuple[str, ...] = ()  # classes with too few samples in all
         self._grid: CohortGrid | None = None
         self._asked: dict[int, Message] = {}  # this round's training messages
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
         server, facts = super().state()
-        return server, facts | {
-            "digest": self.digest,
-            "described": asdict(self.described),
-            "left_out": self.left_out,
-        }
+        return server, facts | {"digest": self.digest, "described": asdict(self.described)}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         super().restore(checkpoint)
         self.digest, said = str(checkpoint.facts["digest"]), checkpoint.facts["described"]
         clients = {int(client): counts for client, counts in said["clients"].items()}
         self.described = Described(said["added"], said["perturbation_rms"], clients)
-        self.left_out = tuple(checkpoint.facts["left_out"])
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """What all clients are sent, from what each of them shared."""
         raise NotImplementedError
-
-    def admitted(self, parts: dict[int, Statistics]) -> dict[int, Statistics]:
-        """The clients' statistics without the classes whose shape must not be sent to all: too few samples in all."""
-        assert self.hello is not None
-        counts = np.zeros(len(self.hello.classes), dtype=np.int64)
-        for part in parts.values():
-            counts[part.classes] += part.counts
-        least = self.hello.privacy.min_total
-        small = np.flatnonzero((counts > 0) & (counts < least))
-        self.left_out = tuple(self.hello.classes[label] for label in small)
-        if self.left_out:
-            log.warning("classes with fewer than privacy.min_total=%d samples: %s", least, ", ".join(self.left_out))
-        if not (counts >= least).any():
-            raise FedgeoError(
-                f"no class has privacy.min_total={least} samples of clients that hold privacy.min_count="
-                f"{self.hello.privacy.min_count} each: there is nothing to augment along; choose augmentation=none"
-            )
-        return {client: part.only(~np.isin(part.classes, small)) for client, part in parts.items()}
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """query.stats: hear what the clients share. train.geometry: send all of them what it comes to."""
@@ -116,7 +88,7 @@ class Sharing(Phased):
             }
         )
         del replies
-        arrays["domains"] = domain_numbers(self.hello, max(self.hello.clients) + 1)
+        arrays["domains"] = domain_numbers(self.hello)
         config["geometry"] = self.digest = array_digest(arrays)
         if self.folder is not None:
             packed = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
@@ -191,10 +163,10 @@ def describe(said: dict[int, tuple[dict[str, float], dict[str, Any]]]) -> Descri
     )
 
 
-def domain_numbers(hello: Hello, clients: int) -> np.ndarray:
-    """int64 (clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
+def domain_numbers(hello: Hello) -> np.ndarray:
+    """int64 (all clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
     names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
-    numbers = np.full(clients, -1, dtype=np.int64)
+    numbers = np.full(hello.total, -1, dtype=np.int64)
     for client, name in zip(hello.clients, hello.domains, strict=True):
         if name is not None:
             numbers[client] = names[name]

@@ -23,7 +23,7 @@ class Shift(Sharing):
         shapes = merge(gathered.values(), between=chosen.covariance == "total") if chosen.noise else None
         return transfer(
             gathered,
-            domain_numbers(self.hello, max(self.hello.clients) + 1),
+            domain_numbers(self.hello),
             shapes=shapes,
             explained=chosen.explained,
             max_rank=chosen.max_rank,

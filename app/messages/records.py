@@ -1,0 +1,156 @@
+"""Flower's records as plain values and back: the keys of all messages, arrays without needless copies, checks."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
+
+from app.errors import FedgeoError
+from app.models.base import Weights
+from app.validation import only
+
+ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
+COHORT = "cohort"  # which clients a message asks, or answers for
+AGREED = "agreed"  # what a deployment's messages say beside what they ask
+TRAIN, EVALUATE = "train", "evaluate"
+PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
+SUMS = "query.sums"
+FINAL = "query.final"
+EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
+SERVER = "the server"  # whom a node blames for a message that cannot be read
+
+
+class View(Array):
+    """An array that stays in this process: it is turned into bytes only if somebody sends it on."""
+
+    def __init__(self, ndarray: np.ndarray) -> None:
+        self.dtype, self.shape, self.stype = str(ndarray.dtype), tuple(ndarray.shape), SType.NUMPY
+        self.__dict__["ndarray"] = ndarray
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        return Array(np.ascontiguousarray(self.numpy())).data
+
+    def numpy(self) -> np.ndarray:
+        """The array itself, not a copy."""
+        return cast(np.ndarray, self.__dict__["ndarray"])
+
+    def deflate(self) -> bytes:
+        return Array(np.ascontiguousarray(self.numpy())).deflate()
+
+
+def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Named numpy arrays as a record that can be sent, in their own order."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in arrays.items()})
+
+
+def view_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """Named numpy arrays as a record for this process, without copies."""
+    record = ArrayRecord()  # given a dict, it would make an Array of each View
+    for name, value in arrays.items():
+        record[name] = View(value)
+    return record
+
+
+def from_record(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """The arrays of a record by name."""
+    return {name: value.numpy() for name, value in record.items()}
+
+
+def taken_over(array: Array) -> np.ndarray:
+    """The numpy array in a received ``array``, which is empty afterwards: its bytes are used, not copied.
+
+    They are copied where somebody else holds them too, as ``BytesIO.getbuffer`` does of itself.
+    """
+    if isinstance(array, View):
+        return array.numpy()
+    if array.stype != SType.NUMPY:
+        raise FedgeoError(f"an array of a reply is of type {array.stype!r}, not {SType.NUMPY}")
+    buffer = io.BytesIO(array.__dict__.pop("data"))
+    array.__dict__.pop("_chunks", None)
+    try:
+        version = np.lib.format.read_magic(buffer)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read_header(buffer)
+        values = np.frombuffer(buffer.getbuffer(), dtype, offset=buffer.tell())
+        values = values.reshape(shape, order="F" if by_column else "C")
+    except Exception as error:  # frombuffer refuses objects, reshape a wrong length, a header may be anything
+        raise FedgeoError(f"an array of a reply cannot be read: {error}") from None
+    if (str(values.dtype), values.shape) != (array.dtype, tuple(array.shape)):
+        said = f"{array.dtype} {tuple(array.shape)}"
+        raise FedgeoError(f"an array of a reply is {values.dtype} {values.shape}, announced as {said}")
+    return values
+
+
+def weights_record(weights: Weights, extra: Weights | None = None) -> ArrayRecord:
+    """Model weights, and what a method sends beside them under the prefix ``extra/``."""
+    return to_record(named_arrays(weights, extra or {}))
+
+
+def named_arrays(weights: Weights, extra: Weights) -> dict[str, np.ndarray]:
+    """Model weights, and what goes beside them, as numpy arrays by the names in which they are sent."""
+    named = {**weights, **{EXTRA + name: value for name, value in extra.items()}}
+    return {name: value.detach().cpu().numpy() for name, value in named.items()}
+
+
+def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
+    """(weights, extra) of a record made by ``weights_record``."""
+    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in from_record(record).items()}
+    weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
+    extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
+    return weights, extra
+
+
+def as_sent(record: ArrayRecord, sent: ArrayRecord) -> ArrayRecord:
+    """The record in the types in which its arrays were sent out."""
+    return to_record({name: v.astype(sent[name].dtype, copy=False) for name, v in from_record(record).items()})
+
+
+def payload_bytes(content: RecordDict) -> int:
+    """Bytes of array payload in a message, without headers: the same on every engine."""
+    total = 0
+    for record in content.array_records.values():
+        for array in record.values():
+            total += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
+    return total
+
+
+# --- as plain values ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one client sent, or was sent, as plain values by name."""
+
+    arrays: dict[str, np.ndarray]
+    metrics: dict[str, Any]
+    config: dict[str, Any]
+
+
+def part(content: RecordDict, who: str, records: tuple[str, ...]) -> Part:
+    """The content as plain values. Raises FedgeoError, which begins with ``who``, unless it holds just ``records``."""
+    only(list(content.keys()), records, who, "record")
+    kinds = {ARRAYS: ArrayRecord, METRICS: MetricRecord, CONFIG: ConfigRecord}
+    for key in records:
+        if not isinstance(content[key], kinds[key]):
+            raise FedgeoError(f"{who}: {key} must be of type {kinds[key].__name__}")
+    try:
+        arrays = from_record(content.array_records.get(ARRAYS) or ArrayRecord())
+    except Exception as error:  # numpy's own, of bytes that are no array
+        raise FedgeoError(f"{who}: an array cannot be read ({type(error).__name__})") from None
+    return Part(
+        arrays,
+        dict(content.metric_records.get(METRICS) or {}),
+        dict(content.config_records.get(CONFIG) or {}),
+    )
+
+
+def request(content: RecordDict, records: tuple[str, ...]) -> Part:
+    """What the server asks, as plain values, without what every message says. Raises FedgeoError as ``part`` does."""
+    own = RecordDict({key: record for key, record in content.items() if key not in (COHORT, AGREED)})
+    return part(own, SERVER, records)
