@@ -64,7 +64,7 @@ def geometry(message: Message, context: Context) -> Message:
     digest = messages.read_digest(message.content)
 
     def one(client: int, _: RecordDict) -> RecordDict:
-        here.keep_geometry(digest, arrays)  # only for a client that this node hosts
+        here.received.keep(digest, arrays)  # only for a client that this node hosts
         figures, counts = here.describe_augmentation(client, digest)
         return messages.described_reply(figures, counts)
 

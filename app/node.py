@@ -14,23 +14,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.numpy import load_file, save
 
 from app import algorithms
 from app.algorithms.base import Algorithm, Local
 from app.algorithms.fedavg import FedAvg
 from app.algorithms.fitted import Fitted
 from app.augmentation import Augmentation, AugmentedSet
-from app.checkpoint import ClientStates, prefixed, unprefixed, write_atomic
+from app.checkpoint import ClientStates, prefixed, unprefixed
 from app.config import Config, Linear
 from app.data.withheld import withheld
 from app.data.world import Samples, World, world
-from app.domain_shift import Transfer
-from app.errors import FedgeoError, Missing, describe
+from app.errors import FedgeoError, describe
 from app.evaluation import evaluate
-from app.exchange import LARGEST, Exchange, check_tensors, exchange, template
+from app.exchange import Exchange, check_tensors, exchange, template
 from app.gaussians import Gaussians, estimate
-from app.geometry import Geometry
 from app.kept import KEPT
 from app.mixing import MixedSet, Mixing, SharedMeans, batch_means
 from app.models import build
@@ -40,25 +37,22 @@ from app.models.spdnet import SPDNet
 from app.privacy import (
     check_mixing,
     check_prototypes,
-    check_received,
     least,
     told,
     told_counts,
     told_sums,
 )
+from app.received import SERVER, Received
 from app.seeds import INITIAL, MIXING, SHUFFLE, generator
-from app.statistics import ClassStatistics, field, gather, refuse
+from app.statistics import ClassStatistics, gather
 from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
-from app.validation import MOST, bounded, only
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
-SERVER = "the server"  # whom a node blames for what it cannot take
 ROOT = Path(__file__).resolve().parent.parent
 
 Gathered = TypeVar("Gathered", ClassStatistics, Gaussians)
-Shared = Geometry | Gaussians | SharedMeans | Transfer
 TrainingSet = AugmentedSet | MixedSet | TensorSet
 
 
@@ -76,7 +70,7 @@ class Node:
         self.together = together(config, len(over))
         self.device = device(config)
         self._sets: dict[tuple[int, str], TrainingSet] = {}
-        self._shared: tuple[str, Shared, np.ndarray] | None = None
+        self.received = Received(config, self.world, clients, state)
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
 
     def tell(self, error: Exception) -> str:
@@ -139,17 +133,6 @@ class Node:
         down = [wanted for wanted in self.exchanged.down if wanted.keys() == beside.keys()]
         check_tensors(beside, down[0] if down else self.exchanged.down[0], SERVER)
 
-    def keep_geometry(self, digest: str, arrays: dict[str, np.ndarray]) -> None:
-        """Check what all clients were sent, with the number of each client's domain, and keep it under its digest."""
-        if self._shared is not None and self._shared[0] == digest:
-            return
-        if digest != array_digest(arrays):
-            raise FedgeoError("the geometry does not have the digest it was announced with")
-        self._shared = (digest, *self._unpack(arrays))
-        path = self._geometry_path(digest)
-        if not path.exists():
-            content = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
-            write_atomic(path, content, durable=True)
 
     def describe_augmentation(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, Any]]:
         """How many samples were added, and the root of their mean squared perturbation; and the counts by class."""
@@ -324,7 +307,7 @@ class Node:
     def _augmented(self, client: int, own: Samples, digest: str) -> AugmentedSet | MixedSet:
         """The client's samples with what its augmentation adds to them or mixes them with."""
         chosen = self.config.augmentation
-        shared = self._load_geometry(digest)[0] if digest else None
+        shared = self.received.load(digest)[0] if digest else None
         mixing = shared if isinstance(shared, SharedMeans) else None
         if chosen.kind == "fedmix" and mixing is None:
             raise FedgeoError(f"client {client}: augmentation=fedmix needs the means that clients share")
@@ -356,67 +339,11 @@ class Node:
 
     def _own(self, client: int, digest: str) -> set[int]:
         """The clients of this one's domain, itself among them: their prototypes are not foreign to it."""
-        domains = self._load_geometry(digest)[1]
+        domains = self.received.load(digest)[1]
         if client >= len(domains):
             raise FedgeoError(f"client {client} is not among the {len(domains)} clients that the geometry is for")
         same = np.flatnonzero((domains == domains[client]) & (domains >= 0))
         return {client, *same.tolist()}
-
-    def _load_geometry(self, digest: str) -> tuple[Shared, np.ndarray]:
-        if self._shared is None or self._shared[0] != digest:
-            path = self._geometry_path(digest)
-            arrays = load_file(path) if path.is_file() else None
-            if arrays is None or array_digest(arrays) != digest:
-                path.unlink(missing_ok=True)
-                raise Missing(f"the shapes {digest[:12]}")
-            self._shared = (digest, *self._unpack(arrays))
-        return self._shared[1:]
-
-    def _unpack(self, arrays: dict[str, np.ndarray]) -> tuple[Shared, np.ndarray]:
-        """What is augmented with, and int64 (clients,) the number of each client's domain, -1 where it is mixed."""
-        domains = field(arrays, "domains", (None,), "integer", "geometry")
-        refuse(bool((domains < -1).any()), SERVER, "domains must count from 0, or be -1")
-        refuse(bool((domains >= len(domains)).any()), SERVER, "domains must be fewer than clients")
-        refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
-        privacy = self.config.privacy
-        if self.config.augmentation.kind == "fedmix":
-            means = SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means")
-            only(arrays, {*means.to_arrays(), "domains"}, SERVER, "array")
-            bounded(means.means, "means", SERVER)
-            return means, domains
-        if self.config.augmentation.kind == "fedfa":
-            gaussians = Gaussians.from_arrays(arrays)
-            only(arrays, {*gaussians.to_arrays(), "domains"}, SERVER, "array")
-            self._fits(gaussians, domains)
-            check_received(gaussians.counts, [0] * len(gaussians.counts), gaussians.prototype_means, privacy)
-            return gaussians, domains
-        whole = Transfer.from_arrays(arrays) if self.config.augmentation.kind == "shift" else None
-        shapes = Geometry.from_arrays(arrays) if whole is None else whole.geometry
-        only(arrays, {*(shapes if whole is None else whole).to_arrays(), "domains"}, SERVER, "array")
-        self._fits(shapes, domains)
-        if whole is not None:
-            bounded(whole.deltas, "deltas", SERVER)
-        check_received(shapes.counts, [shape.rank for shape in shapes.shapes], shapes.prototype_means, privacy)
-        return shapes if whole is None else whole, domains
-
-    def _fits(self, sent: Geometry | Gaussians, domains: np.ndarray) -> None:
-        """Refuse what is of other classes, clients or embeddings than this node's."""
-        classes, dimension = len(self.world.classes), self.world.inputs["dimension"]
-        labels = np.concatenate([sent.classes, sent.prototype_classes])
-        refuse(bool((labels >= classes).any()), SERVER, f"classes must be among the {classes} there are")
-        refuse(sent.dimension != dimension, SERVER, f"embeddings must have dimension {dimension}, not {sent.dimension}")
-        owners = sent.prototype_clients
-        refuse(bool((owners >= len(domains)).any()), SERVER, "every prototype's owner must be among the clients")
-        refuse(bool((sent.counts > MOST).any()), SERVER, f"counts must be at most {MOST}")
-        values = [sent.means, sent.prototype_means, np.array([getattr(s, "total_variance", 0.0) for s in sent.shapes])]
-        values += [shape.eigenvalues for shape in sent.shapes]
-        large = any(float(np.abs(v).max(initial=0.0)) > LARGEST for v in values)
-        refuse(large, SERVER, f"values must be below {LARGEST:g}")
-
-    def _geometry_path(self, digest: str) -> Path:
-        if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-            raise FedgeoError("a geometry's digest must be 64 hexadecimal digits")
-        return self.state / f"{digest}.safetensors"
 
 
 def local_algorithm(config: Config) -> Algorithm:
@@ -475,16 +402,6 @@ def device(config: Config) -> str:
             raise FedgeoError("device=cuda: there is no CUDA device; choose device=auto or device=cpu")
         return "cpu"
     return "cuda"
-
-
-def array_digest(arrays: dict[str, np.ndarray]) -> str:
-    """sha256 of named arrays: names, types, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        value = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from app import figures, messages
 from app.checkpoint import ClientStates
 from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
-from app.node import array_digest
+from app.received import array_digest
 from app.replies import Replies
 from app.server import Server
 from app.strategies.greeting import compare
@@ -468,7 +468,7 @@ def test_no_malformed_request_is_served(
     requests = recorded(run).requests[kind]
     kept: list[str] = []
     monkeypatch.setattr(ClientStates, "save", lambda *_: kept.append("the state of a client"))
-    monkeypatch.setattr("app.node.write_atomic", lambda path, *_, **__: kept.append(path.name))
+    monkeypatch.setattr("app.received.write_atomic", lambda path, *_, **__: kept.append(path.name))
     tried = 0
     for seed in range(20):
         request, context = requests[seed % len(requests)]

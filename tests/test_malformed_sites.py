@@ -95,7 +95,7 @@ def test_a_site_serves_no_malformed_request(kind: str, asked: Requests, monkeypa
     """Each is an error for the server, and nothing is kept of it."""
     kept: list[str] = []
     monkeypatch.setattr(ClientStates, "save", lambda *_: kept.append("the state of a client"))
-    for module in ("app.node", "app.site_node"):
+    for module in ("app.received", "app.site_node"):
         monkeypatch.setattr(f"{module}.write_atomic", lambda path, *_, **__: kept.append(path.name))
     monkeypatch.setattr("app.site_node.save_model", lambda path, *_: kept.append(path.name))
     monkeypatch.setattr("app.audit.os.fsync", lambda _: None)  # thousands of them take minutes

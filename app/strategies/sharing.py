@@ -17,8 +17,8 @@ from app.checkpoint import Checkpoint, write_atomic
 from app.config import Augmentation, Federation
 from app.engines.cohort import CohortGrid
 from app.models.base import Weights
-from app.node import array_digest
 from app.privacy import check_prototypes
+from app.received import array_digest
 from app.strategies.greeting import Hello
 from app.strategies.phased import Phased
 from app.strategies.rate import Rate
