@@ -98,7 +98,7 @@ def test_a_simulation_whose_server_is_killed_goes_on(method: str, simulation: Su
 
 
 def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(simulation: SuperLink, tmp_path: Path) -> None:
-    """The run fails for its clients' errors, which say so, and does not hang; resumed it comes to its end."""
+    """The run fails for its clients' errors, which say so, and does not hang."""
     words = ("method=scaffold", "federation.rounds=100", "training.epochs=1")
     error = run_killed(plan(words, run_dir=tmp_path / "run"), simulation, "ray::ClientAppActor", 2)
     assert "clients failed" in error
