@@ -33,7 +33,10 @@ NAME = "fedgeo"  # of the SuperLink in the private configuration
 
 
 class Link:
-    """A SuperLink on this machine; a context manager that ends all it started. ``_start`` says how it begins."""
+    """A SuperLink on this machine; a context manager that ends all it started, by a watch if it is killed.
+
+    ``_start`` says how it begins.
+    """
 
     name = NAME  # of the SuperLink in the Flower configuration that `flwr` reads
 
@@ -42,10 +45,12 @@ class Link:
         self.mark = uuid.uuid4().hex
         self.log = self.folder / "superlink.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.watch: subprocess.Popen[bytes] | None = None
         self.programs = Path(sys.executable).parent
 
     def __enter__(self) -> Self:
         try:
+            self.watch = self._watch()
             (self.folder / "empty").mkdir()
             self._copy_app()
             if any(letter.isspace() for letter in sys.executable):
@@ -61,6 +66,17 @@ class Link:
 
     def _start(self) -> None:
         raise NotImplementedError
+
+    def _watch(self) -> "subprocess.Popen[bytes]":
+        """What ends all that was started if this process is killed: see app.engines.watch."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "app.engines.watch", self.mark, str(self.folder)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what is sent to this process's group spares it
+        )
 
     def _copy_app(self) -> None:
         """The app under a name that Flower accepts, whatever its folder is called."""
@@ -189,6 +205,8 @@ class Link:
         if self.process is not None:
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.watch is not None:
+            self.watch.communicate()
 
 
 def end_marked(mark: str) -> None:

@@ -110,10 +110,9 @@ def run_sweep(sweep: Sweep, workers: int, listener: Listener) -> list[Outcome]:
         local = [job for job in sweep.jobs if job.config.engine != "flower"]
         flower = [job for job in sweep.jobs if job.config.engine == "flower"]
         outcomes = run_jobs(local, workers, listener, sweep.make_room) if local else []
-        outcomes += run_on_superlink(flower, listener, sweep.make_room, lock.mark)
         for outcome in outcomes:
             _record(outcome)
-        return outcomes
+        return outcomes + run_on_superlink(flower, listener, sweep.make_room, lock.mark)
 
 
 def _record(outcome: Outcome) -> None:
@@ -159,6 +158,7 @@ def run_here(job: Job, superlink: Link | None, listener: Listener) -> Outcome:
         outcome = Outcome(job, summary, None)
     except Exception as error:
         outcome = Outcome(job, None, describe(error))
+        _record(outcome)
     listener.end(outcome)
     return outcome
 
