@@ -180,8 +180,9 @@ class AugmentedSet:
         return self._whole
 
     def release(self) -> None:
-        """Give up the kept samples; they are drawn again, the same, when they are next asked for."""
+        """Give up the kept samples and bases; they come back, the same, when they are next asked for."""
         self._whole = None
+        self._bases.clear()  # of hundreds of clients they would outweigh the samples
 
     @property
     def nbytes(self) -> int:

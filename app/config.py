@@ -191,6 +191,7 @@ class Federation(Group):
     min_nodes: Positive
     deadline: Rate
     hello_deadline: Rate
+    ray_address: Annotated[str, Field(pattern=r"^[^\s:/]+:\d+$")] | None
     classes: Annotated[list[str], Field(min_length=2)] | None
 
 

@@ -4,7 +4,7 @@ import weakref
 from collections import OrderedDict
 from typing import Protocol
 
-BUDGET = 768 * 2**20  # bytes: room for a chunk of clients (ten windows of app.augmentation)
+BUDGET = 640 * 2**20  # bytes: a chunk of clients (ten windows of app.augmentation), and no more
 
 
 class Releasable(Protocol):

@@ -19,6 +19,7 @@ FREE = (
     *("experiment", "variant", "seed", "engine", "device", "privacy"),
     *("data.path", "data.download", "encoder.batch_size", "encoder.checkpoint", "encoder.precision", "training.loop"),
     *("federation.clients_per_node", "federation.max_failures", "federation.deadline", "federation.hello_deadline"),
+    "federation.ray_address",
 )
 TOLD = 6  # settings that differ, at most so many are named
 ALIASES = {"caltech": ("caltech", "caltech10")}

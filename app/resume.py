@@ -22,7 +22,7 @@ FOLDER, ORIGIN, LAST, LOCK = "checkpoint", "run.json", "last.safetensors", "lock
 CHANGEABLE = {  # what changes no number of the rounds that both runs have
     *("resume", "run_dir", "sweep_dir", "cache_dir", "tracking", "engine"),
     *("federation.rounds", "federation.max_failures", "federation.clients_per_node"),
-    *("federation.deadline", "federation.hello_deadline", "federation.min_nodes"),
+    *("federation.deadline", "federation.hello_deadline", "federation.min_nodes", "federation.ray_address"),
 }
 LOCK_SECONDS = 15.0  # that the processes of a killed run have to be gone
 

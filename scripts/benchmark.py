@@ -25,6 +25,7 @@ from app.errors import FedgeoError  # noqa: E402
 from app.messages import peak_memory_mb  # noqa: E402
 from scripts.benchmarks.aggregate import aggregate  # noqa: E402
 from scripts.benchmarks.augment import augment  # noqa: E402
+from scripts.benchmarks.clients import clients  # noqa: E402
 from scripts.benchmarks.cohort import cohort  # noqa: E402
 from scripts.benchmarks.encode import encode  # noqa: E402
 from scripts.benchmarks.engines import engines  # noqa: E402
@@ -37,6 +38,7 @@ examples:
   scripts/benchmark.py spdnet --json     the same as one JSON object
   scripts/benchmark.py cohort            100 clients' local training against a plain loop
   scripts/benchmark.py engines           a round over Flower against one client a node; takes minutes
+  scripts/benchmark.py clients           500 clients over Flower, their time and memory; takes minutes
 """
 # --- the benchmarks: each gives one pair a setting; the others stand in scripts/benchmarks -----------------
 
@@ -120,6 +122,7 @@ BENCHMARKS: dict[str, Callable[[], list[Pair]]] = {
     "spdnet": spdnet,
     "aggregate": aggregate,
     "engines": engines,
+    "clients": clients,
     "encode": encode,
 }
 

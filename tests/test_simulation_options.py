@@ -1,11 +1,17 @@
 """What a simulation asks of this machine."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from app.config import load
-from app.engines.flower import simulated
-from app.engines.launch import gpus
+from app.engines.flower import SuperLink, simulated
+from app.engines.launch import Job, gpus, plan
+from app.engines.sweep import run_on_superlink
+from app.engines.workers import Outcome
+from app.errors import FedgeoError
 
 
 @pytest.mark.parametrize(("nodes", "found", "share"), [(16, 1, 0.062), (3, 1, 0.333), (4, 2, 0.5), (2, 8, 1.0)])
@@ -24,3 +30,43 @@ def test_without_a_gpu_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert (gpus(load("device=cpu")), gpus(load("device=auto"))) == (0, 2)
+
+
+def test_a_run_joins_no_ray_cluster_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "somebody:6379")
+    alone, attached = SuperLink(), SuperLink("127.0.0.1:6380")
+    try:
+        assert alone.environment()["RAY_ADDRESS"] == "local"
+        assert attached.environment()["RAY_ADDRESS"] == "127.0.0.1:6380"
+    finally:
+        alone.stop()
+        attached.stop()
+
+
+@pytest.mark.parametrize("address", ["somewhere", "local", "ray://head:10001", "head:port"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(FedgeoError, match=r"federation\.ray_address"):
+        load(f"federation.ray_address='{address}'")
+
+
+def test_a_ray_cluster_is_for_simulations_alone(tmp_path: Path) -> None:
+    with pytest.raises(FedgeoError, match="federation.ray_address is for engine=flower: engine=inprocess"):
+        plan(["engine=inprocess", "federation.ray_address='head:6379'"], run_dir=tmp_path / "run")
+
+
+def test_a_sweep_is_on_one_ray_cluster(tmp_path: Path) -> None:
+    jobs = [plan([f"federation.ray_address='{host}:1'"], run_dir=tmp_path / host) for host in ("a", "b")]
+    with pytest.raises(FedgeoError, match="one Ray cluster"):
+        run_on_superlink(jobs, Ignored())
+
+
+class Ignored:
+    """Listens to nothing."""
+
+    def begin(self, job: Job) -> None: ...
+
+    def round(self, job: Job, row: dict[str, Any]) -> None: ...
+
+    def note(self, text: str, job: Job | None = None) -> None: ...
+
+    def end(self, outcome: Outcome) -> None: ...

@@ -6,7 +6,18 @@ __all__ = ["MARK", "SuperLink", "end_marked", "simulated"]
 
 
 class SuperLink(Link):
-    """A SuperLink for simulations on this machine; a context manager that ends all it started."""
+    """A SuperLink for simulations; a context manager that ends all it started.
+
+    ray_address: host:port of a running Ray cluster to simulate on; None for one of its own on this machine.
+    """
+
+    def __init__(self, ray_address: str | None = None) -> None:
+        super().__init__()
+        self.ray_address = ray_address
+
+    def environment(self, home: str = "home") -> dict[str, str]:
+        # never by accident somebody's cluster, which Ray would join if it found one
+        return {**super().environment(home), "RAY_ADDRESS": self.ray_address or "local"}
 
     def _start(self) -> None:
         port = free_port()

@@ -127,6 +127,8 @@ def check(config: Config) -> int:
     """Refuse what does not go together or cannot be had; returns the number of rounds."""
     strategies.check(config)
     tracking.check(config)
+    if config.federation.ray_address is not None and config.engine != "flower":
+        raise FedgeoError(f"federation.ray_address is for engine=flower: engine={config.engine} needs no Ray cluster")
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
     planned = world(config)

@@ -151,7 +151,6 @@ class Link:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "RAY_ADDRESS": "local",  # never join somebody's cluster by accident
             "RAY_USAGE_STATS_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
             "PYTHONUNBUFFERED": "1",

@@ -135,13 +135,17 @@ def run_on_superlink(
 ) -> list[Outcome]:
     """Run the jobs one after the other over one SuperLink, whose simulation uses all cores for each.
 
-    before(job) is called before each; started(mark) once the SuperLink's mark is known.
+    before(job) is called before each; started(mark) once the SuperLink's mark is known. Raises FedgeoError where the
+    jobs want several Ray clusters.
     """
     if not jobs:
         return []
+    addresses = {job.config.federation.ray_address for job in jobs}
+    if len(addresses) > 1:
+        raise FedgeoError("federation.ray_address differs between the runs: a sweep is simulated on one Ray cluster")
     outcomes = []
     listener.note("starting Flower's SuperLink")
-    superlink = SuperLink()
+    superlink = SuperLink(addresses.pop())
     started(superlink.mark)
     with superlink:
         for job in jobs:

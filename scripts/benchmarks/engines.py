@@ -156,10 +156,14 @@ class StockSuperLink(SuperLink):
 
 
 class Sampled:
-    """Peak of the memory of all processes that carry a mark, in MB, shared pages counted once; read every second."""
+    """Peak of the memory of all processes that carry a mark, in MB, shared pages counted once; read every second.
 
-    def __init__(self) -> None:
+    own: this process counts too.
+    """
+
+    def __init__(self, own: bool = False) -> None:
         self.peak = 0.0
+        self.own = own
         self._done = threading.Event()
 
     def during(self, call: Callable[[], Path], mark: str) -> Path:
@@ -177,7 +181,7 @@ class Sampled:
             total = 0
             for process in psutil.process_iter():
                 with contextlib.suppress(psutil.Error, OSError):
-                    if process.environ().get(MARK) == mark:
+                    if process.environ().get(MARK) == mark or (self.own and process.pid == os.getpid()):
                         total += process.memory_full_info().pss
             self.peak = max(self.peak, total / 1e6)
 
