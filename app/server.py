@@ -57,6 +57,8 @@ def run(
     status failed and what it had, and the exception goes on to the caller. overrides: what the nodes were given.
     state: the folder where simulated nodes keep what they keep; it goes once the run is complete.
     """
+    if config.engine == "deployment":
+        state = None  # what the sites keep lies with them, and the server cannot tell whether it is there
     results = RunDirectory(run_dir, config, overrides, state)
     try:
         summary = _run(grid, config, results, on_round)

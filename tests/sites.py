@@ -45,7 +45,7 @@ def run_over_sites(
     words = " ".join([*(f"'{word}'" for word in overrides), "engine=deployment", f"run_dir={run_dir}"])
     told = {"experiment": "quickstart", "overrides": words}
     grid = InProcessGrid(client_app.app, told, sites=[site.node_config for site in sites])
-    return run(grid, load(words), run_dir, on_round, overrides=words)
+    return run(grid, load(words), run_dir, on_round, overrides=words, state=run_dir / "state")
 
 
 def audit(site: LocalSite) -> list[dict[str, Any]]:

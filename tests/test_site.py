@@ -328,6 +328,18 @@ def test_a_site_whose_data_fail_takes_no_further_part(sites: list[LocalSite], tm
     assert summary["by_domain"].keys() == {"site-1", "site-3"}
 
 
+def test_a_site_without_data_is_named_and_the_others_may_go_on(sites: list[LocalSite], tmp_path: Path) -> None:
+    """The run says who failed; why is told at the site alone. Where max_failures allows it, the others go on."""
+    empty = LocalSite("site-3", tmp_path / "empty", tmp_path / "site-3")
+    empty.data.mkdir()
+    given = [sites[0], sites[1], empty]
+    with pytest.raises(FedgeoError, match=r"client 2 \(site-3\): site site-3 cannot do this"):
+        run_over_sites(tmp_path / "refused", given, *SHORT)
+    assert "empty: holds no class folders" in (empty.output / "log.txt").read_text()
+    summary = run_over_sites(tmp_path / "run", given, *SHORT, "federation.max_failures=0.34")
+    assert summary["status"] == "completed" and summary["by_domain"].keys() == {"site-1", "site-2"}
+
+
 def test_the_stricter_of_the_runs_and_the_sites_policy_holds(sites: list[LocalSite], tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("min_count: 60\n")

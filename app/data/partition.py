@@ -95,8 +95,13 @@ class Partition:
             raise _fault(f"is no saved partition ({type(error).__name__}: {error})") from error
         _check_disjoint({"train": split.train, "val": split.val, "test": split.test})
         _check_disjoint({f"client {k}": rows for k, rows in enumerate(clients)})
-        if not clients or not all(map(len, clients)):
-            raise _fault("has no clients, or one without rows")
+        if not clients:
+            raise _fault("has no clients")
+        for k, rows in enumerate(clients):
+            if not len(rows):
+                domain = saved["clients"][k].get("domain")
+                where = f" ({domain})" if domain else ""
+                raise _fault(f"gives client {k}{where} no rows")
         if not np.isin(np.concatenate(clients), split.train).all():
             raise _fault("has clients with rows outside its training split")
         return partition, split
