@@ -20,7 +20,7 @@ from rich.table import Table
 
 from app.algorithms.base import Algorithm
 from app.arms import half_width
-from app.config import Config, dump, load
+from app.config import Config, Linear, dump, load
 from app.engines.launch import plan, run_in_process
 from app.errors import FedgeoError
 from app.node import local_algorithm
@@ -54,9 +54,10 @@ class Arm:
 
     @property
     def control(self) -> bool:
-        """Whether it is federated training on no more than what each client holds."""
+        """Whether it is plain federated training: from zero, on what clients hold or repetitions of it."""
         federated = self.algorithm.trains and self.algorithm.shares and not self.algorithm.centralised
-        return federated and self.config.augmentation.kind in ("none", "repeat")
+        started = isinstance(self.config.model, Linear) and self.config.model.init != "zeros"
+        return federated and not started and self.config.augmentation.kind in ("none", "repeat")
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,8 @@ def test_a_row_stands_beside_its_best_control_paired_by_seed(done: tuple[Path, l
     assert comparison.control(ggeur, rows) is repeat  # the better one of its own method
     assert comparison.control(none, rows) is repeat
     assert comparison.control(repeat, rows) is None
+    (started,) = arms(quickstart, ["fedavg repeat model.init=lda"], SHARED)
+    assert not started.control  # it begins with what LDA has from everybody's statistics
     assert comparison.control(scaffold, rows) is None  # its method's only one
     assert comparison.control(lda, rows) is scaffold  # of all methods, as LDA trains nothing and is no control
     # differences 10 and 20 points: mean 15, t(1 degree, 0.975) = 12.706 times the standard error, 5
