@@ -1,39 +1,20 @@
 """Gathered: another world with all training samples at one client, for the centralised reference."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.data.world import Samples, World
+from app.data.world import Around, Samples
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
+class Gathered(Around):
     """The samples, splits and held-out sets are the inner world's, as its clients had them."""
-
-    inner: World
 
     def __len__(self) -> int:
         return 1
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.inner.classes
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        return self.inner.domains
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        return self.inner.inputs
-
-    @property
-    def central(self) -> bool:
-        return self.inner.central
 
     def client_domain(self, client: int) -> str | None:
         return self.domains[0] if len(self.domains) == 1 else None

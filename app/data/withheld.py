@@ -1,13 +1,12 @@
 """What of a client's samples a policy lets anybody hear of: whole classes are left out, test samples too."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from app.config import Privacy
-from app.data.world import Samples, World
+from app.data.world import Around, Samples, World
 from app.privacy import least, shared_classes, told
 
 
@@ -17,7 +16,7 @@ def withheld(inner: World, privacy: Privacy, seed: int) -> World:
 
 
 @dataclass(frozen=True, eq=False)
-class Withheld:
+class Withheld(Around):
     """A world without the classes of which a client has too few training samples.
 
     Of the test and validation samples of a class and domain that a client holds, as many are scored as are told of:
@@ -25,26 +24,9 @@ class Withheld:
     Those that the server holds are not anybody's.
     """
 
-    inner: World
     privacy: Privacy
     seed: int
     _kept: dict[int, np.ndarray] = field(default_factory=dict)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.inner.classes
-
-    @property
-    def domains(self) -> tuple[str, ...]:
-        return self.inner.domains
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        return self.inner.inputs
-
-    @property
-    def central(self) -> bool:
-        return self.inner.central
 
     def __len__(self) -> int:
         return len(self.inner)

@@ -73,6 +73,29 @@ class World(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What a world that is made of another one has from it unchanged."""
+
+    inner: World
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.inner.classes
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return self.inner.domains
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        return self.inner.inputs
+
+    @property
+    def central(self) -> bool:
+        return self.inner.central
+
+
 def world(config: Config) -> World:
     """The world that ``config.data`` describes, gathered at one client where the method asks for it.
 
