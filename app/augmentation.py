@@ -11,6 +11,7 @@ from app.domain_shift import Transfer
 from app.errors import FedgeoError
 from app.gaussians import Diagonal, Gaussians
 from app.geometry import Geometry, Shape
+from app.training.samples import taken
 
 BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
 WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
@@ -204,12 +205,12 @@ class AugmentedSet:
         windows of whole blocks in random order, each shuffled within; beside the real samples one window, one
         block and one batch are held.
         """
-        return map(_taken, self.picks(batch_size, generator, window))
+        return taken(self.picks(batch_size, generator, window), batch_size)
 
     def picks(
         self, batch_size: int, generator: torch.Generator, window: int = WINDOW
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """The same epoch without copies: (x, y, rows), of which x[rows], y[rows] is the batch."""
+        """The same epoch without copies: (x, y, rows), whose batches are x and y at ``batch_size`` rows each."""
         if batch_size < 1:
             raise FedgeoError(f"the batch size must be at least 1, not {batch_size}")
         fits = self.nbytes <= window
@@ -308,30 +309,26 @@ class AugmentedSet:
 def _picks(
     windows: Iterable[tuple[torch.Tensor, torch.Tensor]], size: int, generator: torch.Generator
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Shuffle each window and cut it into batches; what is short of one goes before the next window's."""
+    """Shuffle each window into whole batches; what is short of one goes before the next window's."""
     rest: tuple[torch.Tensor, torch.Tensor] | None = None
     for x, y in windows:
         order = torch.randperm(len(y), generator=generator)
-        missing = size - (0 if rest is None else len(rest[1]))
-        for chunk in (order[:missing], *order[missing:].split(size)):
-            if rest is None and len(chunk) == size:
-                yield x, y, chunk
+        if rest is not None:
+            missing = size - len(rest[1])
+            filled, order = order[:missing], order[missing:]
+            rest = (torch.cat([rest[0], x[filled]]), torch.cat([rest[1], y[filled]]))
+            if len(rest[1]) < size:
                 continue
-            batch = (x[chunk], y[chunk])
-            if rest is not None:
-                batch = (torch.cat([rest[0], batch[0]]), torch.cat([rest[1], batch[1]]))
-            rest = batch if len(batch[1]) < size else None
-            if rest is None:
-                yield *batch, torch.arange(size)
+            yield *rest, torch.arange(size)
+            rest = None
+        whole = len(order) - len(order) % size
+        if whole:
+            yield x, y, order[:whole]
+        if whole < len(order):
+            rest = x[order[whole:]], y[order[whole:]]
         del x, y  # else this window would live on while the next one is drawn
-    if rest is not None and len(rest[1]):
+    if rest is not None:
         yield *rest, torch.arange(len(rest[1]))
-
-
-def _taken(pick: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The batch that a pick stands for."""
-    x, y, rows = pick
-    return x[rows], y[rows]
 
 
 class _Move:

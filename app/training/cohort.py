@@ -11,7 +11,7 @@ the plain loop, which remains the reference.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from app.training.plain import Data, LocalResult, LocalSettings
 WEIGHT, BIAS = "linear.weight", "linear.bias"
 MOMENTUM = "momentum_buffer"  # torch's name for it, which the plain loop's moments carry
 LARGEST = 10  # clients of a chunk: their batches fit a core's cache, and the overhead of a step is shared
+BLOCK = 8  # steps that are prepared together
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,6 @@ class Chunk:
         first = self.members[0].local
         if first.start.keys() != {WEIGHT, BIAS}:
             raise KeyError(f"weights {sorted(first.start)} do not fit the model's {[BIAS, WEIGHT]}")
-        # the cross-entropy's gradient is known: autograd costs as much as the products
         self.plain_loss = type(algorithm).loss is Algorithm.loss
         self.start = self._stacked([member.local.start for member in self.members])
         self.state = self._stacked([member.local.state for member in self.members])
@@ -117,35 +117,47 @@ class Chunk:
                 Local(_first(self.start, active), self.shared, _first(self.state, active)),
                 self.losses[:active],
             )
-            for x, y, share in itertools.islice(batches.of(active), upto - done):
-                self._step(views, x, y, share)
-            done = upto
+            while done < upto:
+                done += self._block(views, batches, batches.prepare(active, min(BLOCK, upto - done)))
 
-    def _step(self, at: "_Views", x: Tensor, y: Tensor, share: Tensor) -> None:
-        """One step of the first clients. x (K, B, p), y (K, B), share (K, B): what each sample counts in the mean."""
-        loss, gradients = (self._entropy if self.plain_loss else self._objective)(at, x, y, share)
-        with torch.no_grad():
-            at.losses.add_(loss)
-            for name, g in self.algorithm.correct(gradients, at.weights, at.local).items():
-                w = at.weights[name]
-                if self.settings.momentum:
-                    g = at.velocity[name].mul_(self.settings.momentum).add_(g).add_(w, alpha=self.settings.weight_decay)
-                else:
-                    g = g.add(w, alpha=self.settings.weight_decay)
-                w.sub_(g, alpha=self.settings.lr)
+    def _block(self, at: "_Views", batches: "_Batches", block: "_Block") -> int:
+        """Some steps of the first clients; returns how many."""
+        if not self.plain_loss:
+            for step in range(len(block.y)):
+                x, share = batches.samples(block, step), block.share[step]
+                loss, gradients = self._objective(at, x, block.y[step], share)
+                self._descend(at, gradients)
+                at.losses.add_(loss)
+            return len(block.y)
+        with torch.no_grad():  # the cross-entropy's gradient is known: autograd costs as much as the products
+            classes = at.weights[BIAS].shape[-1]
+            shape = (*block.y.shape[:2], classes, block.y.shape[2])
+            share = block.share.unsqueeze(2)
+            target = share.new_zeros(shape).scatter_(2, block.y.unsqueeze(2), share)
+            log_p = torch.empty_like(target)
+            weight, bias = at.weights[WEIGHT], at.weights[BIAS].unsqueeze(-1)
+            for step in range(len(block.y)):
+                x = batches.samples(block, step)
+                torch.log_softmax(torch.baddbmm(bias, weight, x.mT), 1, out=log_p[step])  # (K, C, B)
+                slope = log_p[step].exp().mul_(share[step]).sub_(target[step])
+                self._descend(at, {WEIGHT: torch.bmm(slope, x), BIAS: slope.sum(-1)})
+            at.losses.sub_((log_p * target).sum((2, 3)).double().sum(0))
+        return len(block.y)
 
     @torch.no_grad()
-    def _entropy(self, at: "_Views", x: Tensor, y: Tensor, share: Tensor) -> tuple[Tensor, Weights]:
-        """Each client's mean cross-entropy, (K,), and its gradient, (softmax - one-hot) x."""
-        logits = torch.baddbmm(at.weights[BIAS].unsqueeze(-1), at.weights[WEIGHT], x.mT)  # (K, C, B)
-        log_p = torch.log_softmax(logits, 1)
-        one_hot = torch.zeros_like(log_p).scatter_(1, y.unsqueeze(1), share.unsqueeze(1))
-        loss = (log_p * one_hot).sum((1, 2)).neg_()
-        slope = log_p.exp_().mul_(share.unsqueeze(1)).sub_(one_hot)
-        return loss, {WEIGHT: torch.bmm(slope, x), BIAS: slope.sum(-1)}
+    def _descend(self, at: "_Views", gradients: Weights) -> None:
+        """One step of SGD along the method's direction."""
+        settings = self.settings
+        for name, g in self.algorithm.correct(gradients, at.weights, at.local).items():
+            w = at.weights[name]
+            if settings.momentum:
+                g = at.velocity[name].mul_(settings.momentum).add_(g).add_(w, alpha=settings.weight_decay)
+            else:
+                g = g.add(w, alpha=settings.weight_decay)
+            w.sub_(g, alpha=settings.lr)
 
     def _objective(self, at: "_Views", x: Tensor, y: Tensor, share: Tensor) -> tuple[Tensor, Weights]:
-        """The same for a method with an objective of its own, by autograd."""
+        """Each client's mean objective, (K,), and its gradient by autograd, for a method with one of its own."""
         weights = {name: value.detach().requires_grad_() for name, value in at.weights.items()}
         loss = (self.algorithm.loss(forward, weights, x, y, at.local) * share).sum(-1)
         gradients = torch.autograd.grad(loss.sum(), list(weights.values()))
@@ -191,67 +203,100 @@ class _Views:
     losses: Tensor
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Some steps of K clients, before their samples are fetched.
+
+    y: int64 (steps, K, B). share: (steps, K, B), what each sample counts in its client's mean. sources: by step and
+    client, the samples x (n, ...) whose ``rows`` (steps, K, B) the batch is.
+    """
+
+    y: Tensor
+    share: Tensor
+    sources: list[list[np.ndarray]]
+    rows: np.ndarray
+
+
 class _Batches:
-    """Every client's batches, stacked step by step in one buffer: (x, y, share) are overwritten at the next step."""
+    """Every client's batches, stacked step by step in one buffer, which is overwritten at the next step."""
 
     def __init__(self, members: Sequence[Member], settings: LocalSettings, device: torch.device) -> None:
-        self.elsewhere = device.type != "cpu"
+        self.device = device
         self.size = min(settings.batch_size, max(len(member.data) for member in members))
-        self.streams = [_stream(member, settings) for member in members]
-        self.x = self.share = torch.empty(0)  # the first batch tells their shape and type
-        self.y = torch.zeros((len(members), self.size), dtype=torch.int64, device=device)
-        self.places: list[tuple[np.ndarray, np.ndarray]] = []  # every client's part of x and y
-        self.lengths = [0] * len(members)
-        self.there: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # client -> its samples, and they on the device
+        self.streams = [_Stream(member.data, settings.batch_size, member.generator) for member in members]
+        first = torch.from_numpy(self.streams[0].x)
+        self.x = first.new_empty((len(members), self.size, *first.shape[1:]), device=device)
+        self.places = [] if device.type != "cpu" else list(self.x.numpy())  # every client's part
+        self.there: dict[int, tuple[np.ndarray, Tensor]] = {}  # client -> its samples, and they on the device
 
-    def of(self, clients: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """The steps of the first ``clients``, without end."""
-        while True:
-            for k in range(clients):
-                x, y, rows = next(self.streams[k])
-                samples = rows.numel()
-                if samples != self.lengths[k]:
-                    self._share(k, samples, x)
-                if samples < self.size:
-                    rows = torch.cat([rows, rows[:1].expand(self.size - samples)])
-                if self.elsewhere:
-                    self._copy(k, x, y, rows)
-                    continue
-                order = rows.numpy()  # numpy's take is much the faster one
-                x.numpy().take(order, 0, self.places[k][0], "clip")
-                y.numpy().take(order, 0, self.places[k][1], "clip")
-            yield self.x[:clients], self.y[:clients], self.share[:clients]
+    def prepare(self, clients: int, steps: int) -> _Block:
+        """The next ``steps`` of the first ``clients``."""
+        shape = (steps, clients, self.size)
+        y, rows = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        share = np.zeros(shape, self.streams[0].x.dtype)
+        sources: list[list[np.ndarray]] = [[] for _ in range(steps)]
+        for k in range(clients):
+            stream, step = self.streams[k], 0
+            while step < steps:
+                x, labels, order = stream.take(steps - step)  # (batches, samples of each)
+                upto, samples = step + len(order), order.shape[1]
+                y[step:upto, k, :samples] = labels
+                rows[step:upto, k, :samples] = order
+                rows[step:upto, k, samples:] = order[:, :1]  # at weight zero
+                share[step:upto, k, :samples] = 1 / samples
+                for source in sources[step:upto]:
+                    source.append(x)
+                step = upto
+        return _Block(
+            torch.from_numpy(y).to(self.device), torch.from_numpy(share).to(self.device), sources, rows
+        )
 
-    def _share(self, k: int, samples: int, x: Tensor) -> None:
-        """From now on the client's batches have so many samples."""
-        if not self.x.numel():
-            self.x = torch.empty((*self.y.shape, *x.shape[1:]), dtype=x.dtype, device=self.y.device)
-            self.share = torch.empty(self.y.shape, dtype=x.dtype, device=self.y.device)
-            if not self.elsewhere:
-                self.places = list(zip(self.x.numpy(), self.y.numpy(), strict=True))
-        self.lengths[k] = samples
-        self.share[k] = 1 / samples
-        self.share[k, samples:] = 0
+    def samples(self, block: _Block, step: int) -> Tensor:
+        """The samples of one step, (K, B, ...)."""
+        rows = block.rows[step]
+        if self.device.type != "cpu":
+            self._copy(block.sources[step], rows)
+        else:
+            for x, order, place in zip(block.sources[step], rows, self.places, strict=False):
+                x.take(order, 0, place, "clip")  # numpy's is the fastest one
+        return self.x[: len(rows)]
 
-    def _copy(self, k: int, x: Tensor, y: Tensor, rows: Tensor) -> None:
+    def _copy(self, sources: Sequence[np.ndarray], rows: np.ndarray) -> None:
         """The same on another device, where the samples go once, not at every step."""
-        device = self.y.device
-        if k not in self.there or self.there[k][0] is not x:
-            self.there[k] = (x, x.to(device), y.to(device))
-        _, samples, labels = self.there[k]
-        rows = rows.to(device, non_blocking=True)
-        self.x[k] = samples[rows]
-        self.y[k] = labels[rows]
+        for k, x in enumerate(sources):
+            if k not in self.there or self.there[k][0] is not x:
+                self.there[k] = (x, torch.from_numpy(x).to(self.device))
+            self.x[k] = self.there[k][1][torch.from_numpy(rows[k]).to(self.device, non_blocking=True)]
 
 
-def _stream(member: Member, settings: LocalSettings) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """A member's batches of all epochs as (x, y, rows): the batch is x[rows], y[rows]."""
-    epochs = itertools.count() if member.steps is not None else range(settings.epochs)
-    return itertools.chain.from_iterable(_picks(member.data, settings.batch_size, member.generator) for _ in epochs)
+class _Stream:
+    """A client's batches, epoch after epoch without end."""
+
+    def __init__(self, data: Any, batch_size: int, generator: torch.Generator) -> None:
+        self.size = batch_size
+        self.runs = itertools.chain.from_iterable(_runs(data, batch_size, generator) for _ in itertools.count())
+        self.x, self.labels, self.order = self._run()
+        self.at = 0
+
+    def take(self, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The next batches, at most so many and all of one size: x (n, ...), labels and rows of x (batches, size)."""
+        if self.at == len(self.order):
+            self.x, self.labels, self.order = self._run()
+            self.at = 0
+        left = len(self.order) - self.at
+        size = min(self.size, left)
+        upto = self.at + min(most, left // size) * size
+        part = slice(self.at, upto)
+        self.at = upto
+        return self.x, self.labels[part].reshape(-1, size), self.order[part].reshape(-1, size)
+
+    def _run(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        x, y, order = next(self.runs)
+        return x.numpy(), y.numpy().take(order.numpy()), order.numpy()
 
 
-def _picks(data: Any, batch_size: int, generator: torch.Generator) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """One epoch. A set that has no ``picks`` gives its batches whole."""
+def _runs(data: Any, batch_size: int, generator: torch.Generator) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    """One epoch in runs of batches. A set that has no ``picks`` gives its batches whole."""
     if hasattr(data, "picks"):
         return data.picks(batch_size, generator)
     return ((x, y, torch.arange(len(y))) for x, y in data.batches(batch_size, generator))
