@@ -24,6 +24,7 @@ from app.config import Config, Linear, dump, load
 from app.engines.launch import plan, run_in_process
 from app.errors import FedgeoError
 from app.node import local_algorithm
+from app.strategies.checks import first_head
 
 COSTS = ("cpu_seconds", "bytes_up", "bytes_down")
 WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
@@ -56,8 +57,7 @@ class Arm:
     def control(self) -> bool:
         """Whether it is plain federated training: from zero, on what clients hold or repetitions of it."""
         federated = self.algorithm.trains and self.algorithm.shares and not self.algorithm.centralised
-        started = isinstance(self.config.model, Linear) and self.config.model.init != "zeros"
-        return federated and not started and self.config.augmentation.kind in ("none", "repeat")
+        return federated and first_head(self.config) is None and self.config.augmentation.kind in ("none", "repeat")
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ def arms(data: Mapping[str, Sequence[str]], chosen: Sequence[str], shared: Seque
             except ValueError:
                 raise FedgeoError(f"{words}: an arm is a method and an augmentation, then overrides") from None
             all_of_it = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
+            if isinstance(load(all_of_it).model, Linear):  # rounds are compared from zero unless the arm says otherwise
+                all_of_it = ("model.init=zeros", *all_of_it)
             made.append(Arm(name, method, " ".join((augmentation, *more)), all_of_it))
     return made
 

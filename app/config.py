@@ -127,11 +127,11 @@ class Method(OpenGroup):
 
 
 class Linear(Group):
-    """A linear head on embeddings, or one hidden layer."""
+    """A linear head on embeddings, or one hidden layer; ``init``: see app.strategies.checks.first_head."""
 
     kind: Literal["linear"]
     hidden: Count
-    init: Literal["zeros", "lda", "ridge"]
+    init: Literal["auto", "zeros", "lda", "ridge"]
 
 
 class AdapterModel(Group):
@@ -260,8 +260,9 @@ def _load(overrides: tuple[str, ...]) -> Config:
     chosen = (raw.pop("variants") or {}).get(raw["variant"])
     if chosen is None:
         raise FedgeoError(f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant")
-    if chosen:  # a variant's settings stand between the experiment's and the user's
-        raw = _compose((*_flatten(chosen), *overrides))
+    if chosen:  # a variant's settings stand between the experiment's and the user's, who may want another model
+        model = {key: value for key, value in chosen.pop("model", {}).items() if key in raw["model"]}
+        raw = _compose((*_flatten(chosen | {"model": model}), *overrides))
         raw.pop("variants")
     raw["model"] = _own_model(overrides) or raw["model"]
     try:

@@ -134,6 +134,15 @@ def test_what_has_no_learning_rate_is_not_tuned(tmp_path: Path) -> None:
     assert "| lda | none | - |" in markdown(rows)
 
 
+def test_arms_begin_at_zero_unless_they_say_otherwise() -> None:
+    cifar10 = {"cifar10": ("experiment=cifar10", "data=features", "data.path=made.npz")}
+    plain, started = arms(cifar10, ["fedavg repeat", "fedavg repeat model.init=lda"], ())
+    assert plain.control and not started.control
+    assert plain.variation == "repeat"
+    (adapter,) = arms(cifar10, ["fedclip none model=clip_adapter"], ())
+    assert adapter.config.model.kind == "clip_adapter"
+
+
 def test_an_arm_is_a_method_and_an_augmentation() -> None:
     with pytest.raises(FedgeoError, match="fedavg: an arm is a method and an augmentation"):
         arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], ())

@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from app.config import CONF, Config, load
+from app.strategies.checks import check, first_head
 
 # clients, learning rate, rounds, batch, share of the training data, partition, target; None: one client a domain
 TABLE = {
@@ -67,6 +68,30 @@ def test_presets_set_nothing_in_data_so_that_features_replace_it(name: str) -> N
     config = preset(name, "recommended", "data=features", "data.path=made.npz")
     assert (config.data.name, config.data.path) == ("features", "made.npz")
     assert config.federation == preset(name, "recommended").federation
+
+
+@pytest.mark.parametrize(
+    ("overrides", "head"),
+    [
+        ([], "lda"),
+        (["augmentation=repeat"], "lda"),
+        (["model.init=zeros"], None),
+        (["model.init=ridge"], "ridge"),
+        (["variant=paper"], None),
+        # what sends no statistics, has no one layer, or shares no weights begins as ever, and is not refused
+        (["augmentation=none"], None),
+        (["augmentation=fedfa"], None),
+        (["model.hidden=8"], None),
+        (["method=local"], None),
+        (["method=centralised", "augmentation=none"], None),
+        (["method=fedclip", "model=clip_adapter", "augmentation=none"], None),
+        (["method=lda"], "lda"),
+    ],
+)
+def test_under_label_skew_rounds_start_from_lda_where_it_costs_nothing(overrides: list[str], head: str | None) -> None:
+    config = load(["experiment=cifar10", *overrides])
+    check(config)
+    assert first_head(config) == head
 
 
 def test_a_user_s_settings_beat_the_variant_s() -> None:

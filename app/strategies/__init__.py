@@ -10,11 +10,11 @@ from app.algorithms.fitted import Fitted
 from app.algorithms.from_statistics import FromStatistics
 from app.algorithms.lda import LDA
 from app.algorithms.ridge import Ridge
-from app.config import Config, Linear, Method
+from app.config import Config, Method
 from app.data.world import World
 from app.errors import FedgeoError
 from app.node import code_hash, local_algorithm
-from app.strategies.checks import check, check_classes
+from app.strategies.checks import check, check_classes, first_head
 from app.strategies.federated import Federated
 from app.strategies.fitting import Fitting
 from app.strategies.ggeur import GGEUR
@@ -56,8 +56,8 @@ def build(config: Config, world: World) -> Phased:
         made = Phased(*common, central=central)
     else:
         made = SHARING[config.augmentation.kind](*common, central=central, augmentation=config.augmentation)
-    if isinstance(config.model, Linear) and config.model.init != "zeros":
-        made.init = INIT[config.model.init]()
+    if (head := first_head(config)) is not None:
+        made.init = INIT[head]()
     if config.steps == "equal":
         made.planner = functools.partial(equal_steps, config, method)
     return made

@@ -26,8 +26,9 @@ def check(config: Config) -> None:
         raise FedgeoError(f"model={kind} reads EEG trials, data={config.data.name} are images: choose model=linear")
     elif issubclass(found, Algorithm):
         check_algorithm(config, found)
-    if isinstance(config.model, Linear) and config.model.init != "zeros":
-        check_init(config.model, f"model.init={config.model.init}", getattr(found, "shares", True), method)
+    if (head := first_head(config)) is not None:
+        assert isinstance(config.model, Linear)
+        check_init(config.model, f"model.init={head}", getattr(found, "shares", True), method)
     if getattr(found, "centralised", False) and config.engine == "deployment":
         raise FedgeoError(f"{method} needs all data in one place, which engine=deployment never has")
     if config.federation.classes is not None and config.engine != "deployment":
@@ -68,6 +69,21 @@ def check_recordings(config: Config) -> None:
         raise FedgeoError(
             "data.events is not set: sites agree on classes by it: 'data.events={left_hand: T1, right_hand: T2}'"
         )
+
+
+def first_head(config: Config) -> str | None:
+    """The one-round head, 'lda' or 'ridge', that the rounds start from; None: the model's own fresh weights.
+
+    ``model.init=auto`` is lda where that takes no further bytes: for a linear head that is shared, where the clients
+    send covariances for the augmentation. Else nothing is sent that the method would not send.
+    """
+    if not isinstance(config.model, Linear) or config.model.init == "zeros":
+        return None
+    if config.model.init != "auto":
+        return config.model.init
+    found = algorithms.resolve(config.method.target)
+    fits = not config.model.hidden and getattr(found, "shares", True) and not getattr(found, "centralised", False)
+    return "lda" if fits and config.augmentation.kind in ("repeat", "ggeur") else None
 
 
 def check_init(model: Linear, init: str, shares: bool, method: str) -> None:

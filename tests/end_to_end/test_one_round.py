@@ -104,11 +104,15 @@ def test_rounds_start_from_the_head(embeddings: Path, tmp_path: Path, head: str,
 def test_a_first_head_costs_nothing_more_where_the_geometry_is_shared_anyway(embeddings: Path, tmp_path: Path) -> None:
     bytes_up = {}
     for augmentation in ("ggeur", "none"):
-        for init in ("zeros", "lda"):
+        for init in ("zeros", "lda", "auto"):
             where = tmp_path / f"{augmentation}-{init}"
             chosen = (f"augmentation={augmentation}", f"model.init={init}")
             bytes_up[augmentation, init] = ran(where, embeddings, *chosen)["bytes_up"]
     assert bytes_up["ggeur", "lda"] == bytes_up["ggeur", "zeros"] == bytes_up["none", "lda"] > bytes_up["none", "zeros"]
+    assert bytes_up["none", "auto"] == bytes_up["none", "zeros"]
+    models = [load_file(tmp_path / f"ggeur-{init}" / "model-final.safetensors") for init in ("lda", "auto")]
+    for name, value in models[0].items():
+        np.testing.assert_array_equal(models[1][name], value)
 
 
 def test_shift_sends_means_alone_unless_noise_is_wanted(embeddings: Path, tmp_path: Path) -> None:
