@@ -18,6 +18,7 @@ import torch
 from app.data.source import Images
 from app.encoders import Encoder
 from app.errors import FedgeoError
+from app.memory import keep_freed_blocks
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def embed(
 
     Raises FedgeoError naming the image that cannot be read or whose embedding is not finite.
     """
+    keep_freed_blocks()
     wanted = np.asarray(indices, np.int64)
     out = np.empty((len(wanted), encoder.dimension), np.float32)
     with ThreadPoolExecutor(_decoders()) as pool:

@@ -10,11 +10,13 @@ from app import audit, messages
 from app.config import Config, load
 from app.errors import FedgeoError, describe
 from app.logs import log_to
+from app.memory import keep_freed_blocks
 from app.node import Node, code_hash, node, state_folder
 from app.site import Refusal, Site, check_code, check_run, check_words
 from app.site_node import SiteNode, site_node, told
 
 log = logging.getLogger(__name__)
+keep_freed_blocks()  # in every process that computes for clients
 
 
 def node_of(message: Message, context: Context) -> Node:
