@@ -1,5 +1,6 @@
 """Embeddings from npz files."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.data.features import features
-from app.data.source import TEST, TRAIN, UNSET, VAL
+from app.data.source import TEST, TRAIN, UNSET, VAL, Blocks
 from app.errors import FedgeoError
 
 
@@ -72,6 +73,28 @@ def test_mixed_precisions_become_float32(tmp_path: Path) -> None:
     )
     assert source.features is not None and source.features.dtype == np.float32
     assert np.allclose(source.features[2:], block(2, dtype=np.float64), atol=1e-6)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_what_is_stored_as_it_is_stays_in_the_file(tmp_path: Path, save: Callable[..., None]) -> None:
+    blocks = [block(5), np.asfortranarray(block(4, seed=1)), block(3, seed=2, dtype=np.float16)]
+    file = tmp_path / "made.npz"
+    save(file, **{f"{n}_X": x for n, x in enumerate(blocks)}, **{f"{n}_y": [0] * len(x) for n, x in enumerate(blocks)})
+    found = features(file).features
+    assert isinstance(found, Blocks)
+    mapped = save is np.savez
+    assert [isinstance(each, np.memmap) for each in found.blocks] == [mapped, False, mapped]
+    rows = np.array([11, 0, 7, 7, 4, 9])
+    np.testing.assert_array_equal(found[rows], np.concatenate(blocks).astype(np.float32)[rows])
+
+
+def test_a_changed_byte_is_refused(tmp_path: Path) -> None:
+    file = saved(tmp_path, a_X=block(50), a_y=[0] * 50)
+    content = bytearray(file.read_bytes())
+    content[content.index(block(50).tobytes()) + 100] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(FedgeoError, match="not a readable npz file"):
+        features(file)
 
 
 GOOD = {"a_X": block(5), "a_y": [0, 1, 0, 1, 0], "b_X": block(5, seed=1), "b_y": [1, 0, 1, 0, 1]}

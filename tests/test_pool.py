@@ -92,7 +92,7 @@ def test_features_need_no_encoder(tmp_path: Path, official: bool) -> None:
         )
         assert world.inputs == {"dimension": 6}
         rows = world.partition.clients[0]
-        raw = np.asarray(world.source.features)[rows]
+        raw = world.source.features[rows]
         lengths = np.linalg.norm(raw, axis=1, keepdims=True) if normalise == "l2" else 1
         assert np.allclose(world.train(0).x, raw / lengths, atol=1e-6)
         assert "encoder" not in world.facts(0)

@@ -1,17 +1,20 @@
-"""Embeddings made beforehand, read from one npz file."""
+"""Embeddings made beforehand, in one npz file that all processes of a run map into memory and share."""
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from app.data.source import TEST, TRAIN, UNSET, VAL, Source
+from app.data.source import TEST, TRAIN, UNSET, VAL, Blocks, Source
 from app.errors import FedgeoError
 
 _OFFICIAL = {"train": TRAIN, "val": VAL, "test": TEST}
 _ROWS = 4096  # rows checked at a time, so that the check needs little memory
+_LOCAL = struct.Struct("<26xHH")  # a member's own header: at its end the lengths of the name and the extra field
 
 
 def features(path: Path | str) -> Source:
@@ -20,7 +23,9 @@ def features(path: Path | str) -> Source:
     Keys: ``<domain>_X`` (n, p) and ``<domain>_y`` (n,) for every domain, optionally ``<domain>_split`` (train, val,
     test, or 0, 1, 2, -1 for unset) and ``classes`` (names); or ``train_X, train_y, test_X, test_y`` (and ``val_``),
     which is one domain with the official split, named after the file. Without ``classes`` the classes are named by the
-    labels that occur. float64 is cast to float32; the features stay float16 where all of them are.
+    labels that occur. float64 is cast to float32; the features stay float16 where all of them are. What numpy.savez
+    wrote stays in the file, of which only the rows that are asked for are copied: replace such a file as a whole, by
+    another of its name, never in place while a run reads it.
 
     Raises FedgeoError naming the domain, and the row where it applies, for: features that are not finite numbers,
     differing dimensions, labels that are not whole numbers within the classes, keys without their partner.
@@ -53,7 +58,7 @@ def _read(file: Path, archive: np.lib.npyio.NpzFile) -> Source:
         raise FedgeoError(f"{file}: {mixed} are names of splits and {others} of domains: use one kind")
 
     embeddings = _features(file, archive, parts)
-    sizes = [_header(file, f"{part}_X")[0][0] for part in parts]
+    sizes = [len(block) for block in embeddings.blocks]
     values = {part: _labels(file, part, archive[f"{part}_y"], n) for part, n in zip(parts, sizes, strict=True)}
     classes, labels = _classes(file, archive, values)
     if official:
@@ -69,39 +74,52 @@ def _read(file: Path, archive: np.lib.npyio.NpzFile) -> Source:
     )
 
 
-def _header(file: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a member without reading its data."""
-    with zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-    return shape, dtype
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether columns come first, and type of the array that ``member`` holds; its data comes next."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(member)
 
 
-def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> np.ndarray:
-    """All domains in one array, filled one by one, so that no more than one is held twice."""
-    headers = {part: _header(file, f"{part}_X") for part in parts}
+def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> Blocks:
+    """The domains' embeddings, none of them read yet beyond a check."""
     dimension = None
-    for part, (shape, dtype) in headers.items():
-        if dtype.kind != "f" or len(shape) != 2 or shape[1] == 0:
-            raise FedgeoError(f"{file}: {part}_X must be floating point of shape (n, p), not {dtype} {shape}")
-        if shape[0] == 0:
-            raise FedgeoError(f"{file}: domain {part!r} holds no samples: remove it or add some")
-        dimension = dimension or shape[1]
-        if shape[1] != dimension:
-            raise FedgeoError(f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X {dimension}: use one encoder")
-    half = all(dtype == np.float16 for _, dtype in headers.values())
-    total = sum(shape[0] for shape, _ in headers.values())
-    out = np.empty((total, dimension or 0), np.float16 if half else np.float32)
-    start = 0
-    for part, (shape, _) in headers.items():
-        block = out[start : start + shape[0]]
+    blocks = []
+    for part in parts:
+        with zipfile.ZipFile(file) as members, members.open(f"{part}_X.npy") as member:
+            shape, columns_first, dtype = _header(member)
+            if dtype.kind != "f" or len(shape) != 2 or shape[1] == 0:
+                raise FedgeoError(f"{file}: {part}_X must be floating point of shape (n, p), not {dtype} {shape}")
+            if shape[0] == 0:
+                raise FedgeoError(f"{file}: domain {part!r} holds no samples: remove it or add some")
+            dimension = dimension or shape[1]
+            if shape[1] != dimension:
+                raise FedgeoError(
+                    f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X {dimension}: use one encoder"
+                )
+            stored = members.getinfo(f"{part}_X.npy").compress_type == zipfile.ZIP_STORED
+            if stored and not columns_first and dtype.itemsize <= 4:
+                while member.read(2**20):  # to the end, where the checksum is compared
+                    pass
+                block = _mapped(file, members.getinfo(f"{part}_X.npy"))
+            else:
+                block = archive[f"{part}_X"]
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
-            block[:] = archive[f"{part}_X"]
+            block = block if block.dtype.itemsize <= 4 else block.astype(np.float32)
         for row in _not_finite(block):
             raise FedgeoError(f"{file}: domain {part!r}, row {row}: NaN or infinite features: encode that sample again")
-        start += shape[0]
-    return out
+        blocks.append(block)
+    return Blocks(blocks)
+
+
+def _mapped(file: Path, member: zipfile.ZipInfo) -> np.ndarray:
+    """The array of a member that is stored uncompressed, where it lies in the file."""
+    with file.open("rb") as raw:
+        raw.seek(member.header_offset)
+        name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
+        raw.seek(name + extra, 1)
+        shape, _, dtype = _header(raw)
+        return np.memmap(file, dtype, "r", raw.tell(), shape)
 
 
 def _not_finite(block: np.ndarray) -> Iterator[int]:
