@@ -213,8 +213,10 @@ class AugmentedSet:
         """The same epoch without copies: (x, y, rows), whose batches are x and y at ``batch_size`` rows each."""
         if batch_size < 1:
             raise FedgeoError(f"the batch size must be at least 1, not {batch_size}")
-        fits = self.nbytes <= window
-        return _picks([self.materialise()] if fits else self._windows(generator, window), batch_size, generator)
+        if self.nbytes > window:
+            return _picks(self._windows(generator, window), batch_size, generator)
+        x, y = self.materialise()
+        return iter([(x, y, torch.randperm(len(y), generator=generator))] if len(y) else [])
 
     def measure(self) -> None:
         """Draw every perturbed block that was not drawn yet, so that ``perturbation_rms`` covers them all."""
