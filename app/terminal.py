@@ -1,6 +1,7 @@
 """What a person sees in the terminal: a live progress display, and tables."""
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from app.tables import Table as Words
 
 WIDTH, WIDEST = 110, 200  # that a table is given at least, and at most where it needs it
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as a type for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return int(text)
 
 
 def say(text: str) -> None:

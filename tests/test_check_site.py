@@ -175,3 +175,8 @@ def test_nothing_is_written_beside_the_data(tmp_path: Path) -> None:
 def test_words_end_with_the_verdict() -> None:
     assert words(Findings("/data"))[-1] == "the site can join"
     assert words(Findings("/data", faults=["x"]))[-2:] == ["  FAULT: x", "the site cannot join yet"]
+
+
+def test_a_class_without_an_annotation_is_a_warning(tmp_path: Path) -> None:
+    found = check_site(recordings(tmp_path / "data", labels=("T1",) * 10), RUN)
+    assert "no annotation of class right_hand (T2): is data.events spelt as they are?" in found.warnings
