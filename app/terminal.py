@@ -163,7 +163,7 @@ def show_summaries(named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         )
     if any(summary.get("simulated") for _, summary in named):
         table.caption, table.caption_justify = SIMULATED, "left"
-    _print(table)
+    print_whole(table)
     for name, summary in named:
         for warning in summary.get("warnings", ()):
             say(f"warning: {name}: {warning}")
@@ -177,9 +177,10 @@ def show_tables(tables: Sequence[Words]) -> None:
             table.add_column(head, justify="right" if right else "left")
         for row in words.rows:
             table.add_row(*map(escape, words.words(row)))
-        _print(table)
+        print_whole(table)
 
 
-def _print(table: Table) -> None:
-    needed = Console(width=WIDEST).measure(table).maximum  # figures are not broken over two lines for a narrow pipe
+def print_whole(table: Table) -> None:
+    """Print a table with its figures unbroken, wider than the terminal where that takes it."""
+    needed = Console(width=WIDEST).measure(table).maximum
     Console(width=max(Console().width, WIDTH, needed)).print(table)

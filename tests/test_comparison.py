@@ -163,3 +163,14 @@ def test_a_file_that_is_not_there_is_told_before_anything_runs(capsys: pytest.Ca
     assert script.main(["pacs=/nowhere.npz"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("error: pacs=/nowhere.npz: no such file") and said.out == ""
+
+
+def test_the_terminals_table_breaks_no_figure(
+    done: tuple[Path, list[comparison.Row]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    comparison.show(done[1])
+    said = capsys.readouterr().out
+    assert "…" not in said
+    for row in done[1]:
+        assert any(all(cell in line for cell in comparison.cells(row, done[1])) for line in said.splitlines())
