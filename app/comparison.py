@@ -15,7 +15,6 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from app.algorithms.base import Algorithm
@@ -25,6 +24,7 @@ from app.engines.launch import plan, run_in_process
 from app.errors import FedgeoError
 from app.node import local_algorithm
 from app.strategies.checks import first_head
+from app.terminal import print_whole
 
 COSTS = ("cpu_seconds", "bytes_up", "bytes_down")
 WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
@@ -300,7 +300,7 @@ def show(rows: Sequence[Row]) -> None:
         for line in rows:
             if line.arm.data == data:
                 table.add_row(*cells(line, rows))
-        Console().print(table)
+        print_whole(table)
 
 
 def markdown(rows: Sequence[Row]) -> str:

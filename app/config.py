@@ -257,9 +257,13 @@ def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> 
 @functools.lru_cache(maxsize=16)
 def _load(overrides: tuple[str, ...]) -> Config:
     raw = _compose(overrides)
-    chosen = (raw.pop("variants") or {}).get(raw["variant"])
+    variants = raw.pop("variants") or {}
+    chosen = variants.get(raw["variant"])
     if chosen is None:
-        raise FedgeoError(f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant")
+        allowed = ", ".join(name for name, settings in variants.items() if settings is not None)
+        raise FedgeoError(
+            f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant: must be one of {allowed}"
+        )
     if chosen:  # a variant's settings stand between the experiment's and the user's, who may want another model
         model = {key: value for key, value in chosen.pop("model", {}).items() if key in raw["model"]}
         raw = _compose((*_flatten(chosen | {"model": model}), *overrides))
@@ -291,7 +295,7 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
         del composed["hydra"]
         raw = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise FedgeoError(_one_line(error)) from None
+        raise FedgeoError(one_line(error)) from None
     assert isinstance(raw, dict)
     raw["experiment"] = str(choices["experiment"])
     return {str(key): value for key, value in raw.items()}
@@ -312,11 +316,15 @@ def _first(error: pydantic.ValidationError) -> str:
     """The first fault as 'key=value: what is allowed'."""
     fault = error.errors()[0]
     path = [str(part) for part in fault["loc"]]
+    if path[0] in ("data", "model") and len(path) > 2:
+        del path[1]  # the kind of data or model by which the settings were chosen
     # a union's branch names are no part of the key
     key = ".".join(part for part in path if re.fullmatch(r"[a-z_]\w*", part) and part not in ("int", "float"))
     if fault["type"] == "extra_forbidden":
         return f"{key}: no such key"
     message = fault["msg"].replace("Input should be ", "must be ")
+    if fault["type"] == "dict_type":  # braces without quotes are taken apart by the shell
+        message = f"must be a mapping, in quotes: '{key}={{name: value, name: value}}'"
     given = fault["input"]
     shown = given if isinstance(given, str | int | float | bool) else "null" if given is None else type(given).__name__
     same_key = [e for e in error.errors() if [str(p) for p in e["loc"]][: len(path) - 1] == path[:-1]]
@@ -325,9 +333,12 @@ def _first(error: pydantic.ValidationError) -> str:
     return f"{key}={shown}: {message}"
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Hydra's message on one line, with the nearest existing key where an unknown one was given."""
     text = " ".join(str(error).split())
+    bare = re.search(r"Error parsing override '(.*?)' missing EQUAL at '<EOF>'", text)
+    if bare:
+        return f"{bare.group(1)}: not KEY=VALUE{_meant(bare.group(1))}"
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
         key = unknown.group(1)
@@ -340,6 +351,14 @@ def _one_line(error: Exception) -> str:
         options = [name for name in missing.group(2).split() if not name.startswith("_")]
         return f"{group}={option}: must be one of {', '.join(options)}"
     return text
+
+
+def _meant(word: str) -> str:
+    """What a word without a value may have been meant for: a key, or one of the choices of a group."""
+    if word in known_keys():
+        return f": give {word} a value"
+    groups = sorted(path.parent.name for path in CONF.glob("*/*.yaml") if path.stem == word)
+    return f"; did you mean {' or '.join(f'{group}={word}' for group in groups)}?" if groups else ""
 
 
 def known_keys() -> list[str]:

@@ -17,7 +17,12 @@ th, td { padding: .25rem .9rem .25rem 0; text-align: left; vertical-align: top; 
 th { font-weight: 600; } .n { text-align: right; white-space: nowrap; }
 .note, figcaption { font-size: .88rem; margin: .2rem 0; opacity: .85; }
 figure { margin: 1rem 0 1.6rem; } img { width: min(100%, var(--w)); height: auto; background: white; }
-@media (max-width: 45rem) { figure { overflow-x: auto; } img { width: calc(.75 * var(--w)); max-width: none; } }
+figure input { position: absolute; opacity: 0; }
+@media (max-width: 45rem) {
+  figure { overflow-x: auto; } figcaption { position: sticky; left: 0; }
+  figcaption::after { content: " (tap the figure to enlarge it)"; }
+  figure input:checked + img { width: var(--w); max-width: none; }
+}
 .failed { border-left: .4rem solid; padding-left: .8rem; }
 summary { cursor: pointer; padding: .3rem 0; }
 pre { overflow-x: auto; font-size: .85rem; } code { overflow-wrap: anywhere; }
@@ -34,7 +39,10 @@ def page(title: str, body: str) -> str:
 
 
 def picture(path: Path, caption: str) -> str:
-    """A PNG file inside the page; nothing where there is none."""
+    """A PNG file inside the page; nothing where there is none.
+
+    On a phone it is as wide as the page, and a tap, which ticks a box that is not seen, shows it in its own size.
+    """
     if not path.is_file():
         return ""
     content = path.read_bytes()
@@ -42,7 +50,8 @@ def picture(path: Path, caption: str) -> str:
     width = int.from_bytes(content[16:20], "big") * 96 // DPI  # CSS has 96 pixels an inch
     words = html.escape(caption)
     return (
-        f'<figure><img alt="{words}" style="--w:{width}px" src="data:image/png;base64,{data}">'
+        f'<figure><label><input type="checkbox" aria-label="enlarge">'
+        f'<img alt="{words}" style="--w:{width}px" src="data:image/png;base64,{data}"></label>'
         f"<figcaption>{words}</figcaption></figure>"
     )
 

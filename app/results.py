@@ -252,9 +252,12 @@ def save_model(path: Path, config: Config, weights: Weights, world: World) -> No
 
 
 def check_new(path: Path) -> None:
-    """Refuse a run directory that already holds something: a run never writes over another."""
+    """Refuse a run directory that already holds something, for a run never writes over another, or cannot be made."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FedgeoError(f"run_dir={path}: it exists already; name another, or remove it")
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise FedgeoError(f"run_dir={path}: {above} is no folder that can be written; name another")
 
 
 def default_run_dir(config: Config) -> Path:

@@ -83,6 +83,9 @@ def _check_each(found: Findings, recordings: list[Recording], data: EegData) -> 
             found.faults.append(str(recording.fault(wrong_unit(spread))))
     if not opened:
         return
+    absent = [f"{name} ({text})" for name, text in (data.events or {}).items() if text not in marks]
+    if absent and not data.labels_csv:
+        found.warnings.append(f"no annotation of class {', '.join(absent)}: is data.events spelt as they are?")
     kept, headers = zip(*opened, strict=True)
     try:
         channels = agree_channels(kept, headers, data.channels)

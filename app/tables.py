@@ -88,8 +88,8 @@ def _markdown(table: Table) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    r"""For a paper: needs \usepackage{booktabs}."""
-    return "\n".join(_latex(table) for table in tables)
+    r"""For a paper, which needs \usepackage{booktabs}."""
+    return "\n".join(["% needs \\usepackage{booktabs}", *map(_latex, tables)])
 
 
 def _latex(table: Table) -> str:

@@ -1,6 +1,7 @@
 """What a person sees in the terminal: a live progress display, and tables."""
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from app.tables import Table as Words
 
 WIDTH, WIDEST = 110, 200  # that a table is given at least, and at most where it needs it
 LINE_SECONDS = 5.0  # between lines where the output is no terminal
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as a type for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return int(text)
 
 
 def say(text: str) -> None:
@@ -155,7 +163,7 @@ def show_summaries(named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
         )
     if any(summary.get("simulated") for _, summary in named):
         table.caption, table.caption_justify = SIMULATED, "left"
-    _print(table)
+    print_whole(table)
     for name, summary in named:
         for warning in summary.get("warnings", ()):
             say(f"warning: {name}: {warning}")
@@ -169,9 +177,10 @@ def show_tables(tables: Sequence[Words]) -> None:
             table.add_column(head, justify="right" if right else "left")
         for row in words.rows:
             table.add_row(*map(escape, words.words(row)))
-        _print(table)
+        print_whole(table)
 
 
-def _print(table: Table) -> None:
-    needed = Console(width=WIDEST).measure(table).maximum  # figures are not broken over two lines for a narrow pipe
+def print_whole(table: Table) -> None:
+    """Print a table with its figures unbroken, wider than the terminal where that takes it."""
+    needed = Console(width=WIDEST).measure(table).maximum
     Console(width=max(Console().width, WIDTH, needed)).print(table)

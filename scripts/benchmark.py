@@ -18,6 +18,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
+
+# isort: split
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 

@@ -17,9 +17,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.comparison import arms, compare, markdown, show  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
-from app.terminal import say  # noqa: E402
+from app.terminal import positive, say  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
 EPILOG = """\
@@ -38,9 +39,9 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     signal.signal(signal.SIGTERM, interrupt)
     folder = options.folder.absolute()
-    data = dict(source(words) for words in options.data)
     words = options.arms or [f"{method} {variation}" for method in options.methods for variation in options.variations]
     try:
+        data = dict(source(each) for each in options.data)
         chosen = arms(data, words, options.set)
         rows = compare(folder, chosen, options.rates, options.seeds, options.tuning_seeds, options.jobs, say)
     except FedgeoError as error:
@@ -56,9 +57,14 @@ def main(arguments: list[str]) -> int:
 
 
 def source(words: str) -> tuple[str, tuple[str, ...]]:
-    """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file; overrides may follow."""
+    """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file; overrides may follow.
+
+    FedgeoError where there is no such file.
+    """
     first, *more = shlex.split(words)
     preset, _, path = first.partition("=")
+    if path and not Path(path).expanduser().is_file():
+        raise FedgeoError(f"{first}: no such file: give an npz file of embeddings, or {preset} alone for the data set")
     where = ("data=features", f"data.path='{Path(path).expanduser().absolute()}'") if path else ()
     return " ".join((preset, *more)), (f"experiment={preset}", *where, *more)
 
@@ -83,7 +89,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--tuning-seeds", nargs="+", type=int, default=(1,), help="seeds whose validation chooses the learning rate")
     add("--set", nargs="+", default=(), metavar="KEY=VALUE", help="overrides for every run")
     add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md are kept")
-    add("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one a core)")
     return parser.parse_args(arguments)
 
 

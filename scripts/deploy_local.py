@@ -6,6 +6,8 @@ folders. All that was started is ended, whatever happens.
 """
 
 import argparse
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -16,12 +18,14 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.engines.deployment import Deployment, LocalSite, real_thing  # noqa: E402
 from app.engines.launch import Job, plan  # noqa: E402
 from app.engines.sweep import run_here  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
 from app.rehearsal import data_path, write_shares  # noqa: E402
 from app.results import check_new  # noqa: E402
+from app.site_check import check_site  # noqa: E402
 from app.terminal import Progress, say, show_summaries  # noqa: E402
 
 EPILOG = """\
@@ -84,6 +88,10 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
         for path in options.data:
             if not path.exists():
                 raise FedgeoError(f"--data {path}: there is no such file or folder")
+            with contextlib.redirect_stdout(io.StringIO()):  # readers of recordings print what they think of names
+                faults = check_site(path, words).faults  # a site tells its server only that there is one
+            if faults:
+                raise FedgeoError(f"--data {path}: {faults[0]}")
         data = [path.expanduser().absolute() for path in options.data]
     else:
         shares = [folder / "data" for folder in folders]
@@ -99,7 +107,7 @@ def rehearse(job: Job, sites: list[LocalSite]) -> int:
         with Deployment(sites) as deployment:
             outcome = run_here(job, deployment, progress)
     if outcome.summary is not None:
-        show_summaries([(job.config.augmentation.kind, outcome.summary)])
+        show_summaries([(job.arm, outcome.summary)])
     say(f"run directory: {job.run_dir}")
     for site in sites:
         say(f"{site.name}: {site.output}")

@@ -10,6 +10,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, str(os.cpu_count() or 1))  # nothing else runs beside it
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.config import load  # noqa: E402
 from app.data.encoded import encode, write_features  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402

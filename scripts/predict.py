@@ -15,6 +15,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.checkpoint import write_atomic  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
 from app.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402

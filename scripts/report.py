@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: F401 - first: it says what is missing
 from app import sweep_report
 from app.checkpoint import write_atomic
 from app.errors import FedgeoError

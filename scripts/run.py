@@ -13,6 +13,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app import sweep_report  # noqa: E402
 from app.config import CONF  # noqa: E402
 from app.engines.deployment import Connection  # noqa: E402
@@ -21,7 +22,7 @@ from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run
 from app.errors import FedgeoError  # noqa: E402
 from app.overview import Overview  # noqa: E402
 from app.runs import OUTDATED, find  # noqa: E402
-from app.terminal import Progress, say, show_summaries, show_tables  # noqa: E402
+from app.terminal import Progress, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -57,7 +58,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         return begin()
-    except FedgeoError as error:
+    except (FedgeoError, OSError) as error:  # a folder that cannot be written, a full disk
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
@@ -78,7 +79,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="hydra overrides, as in conf/")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of comma-separated values")
     parser.add_argument(
-        *("--jobs", "-j"), type=int, default=cores(), help="runs at once, with engine=inprocess (default: one a core)"
+        *("--jobs", "-j"),
+        type=positive,
+        default=cores(),
+        help="runs at once, with engine=inprocess (default: one a core)",
     )
     parser.add_argument(
         "--also",
@@ -114,7 +118,7 @@ def one(overrides: list[str], connection: str | None) -> Callable[[], int]:
             else:
                 outcome = run_here(job, None, progress)
         if outcome.summary:
-            show_summaries([(job.config.augmentation.kind, outcome.summary)])
+            show_summaries([(job.arm, outcome.summary)])
         say(f"run directory: {job.run_dir}")
         if outcome.summary:
             say(f"report: {job.run_dir / 'report.html'}")

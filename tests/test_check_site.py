@@ -13,6 +13,7 @@ from app.findings import Findings, words
 from app.site_check import check_site, statistics_bytes
 from app.statistics import gather
 from scripts import check_site as script
+from scripts import deploy_local
 from tests.eeg_files import EVENTS, make_raw, save_fif
 
 QUICK = ("experiment=quickstart",)
@@ -175,3 +176,21 @@ def test_nothing_is_written_beside_the_data(tmp_path: Path) -> None:
 def test_words_end_with_the_verdict() -> None:
     assert words(Findings("/data"))[-1] == "the site can join"
     assert words(Findings("/data", faults=["x"]))[-2:] == ["  FAULT: x", "the site cannot join yet"]
+
+
+def test_a_rehearsal_looks_at_the_sites_data_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, empty = images(tmp_path / "good", {"cat": 40, "dog": 40}), tmp_path / "empty"
+    empty.mkdir()
+    words = ["--data", str(good), str(empty), "experiment=image_folder", "encoder=pixels"]
+    words += [f"run_dir={tmp_path / 'run'}"]
+    assert deploy_local.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --data {empty}: ") and "holds neither images nor recordings" in said
+    assert said.count("\n") == 1 and not (tmp_path / "run").exists()
+
+
+def test_a_class_without_an_annotation_is_a_warning(tmp_path: Path) -> None:
+    found = check_site(recordings(tmp_path / "data", labels=("T1",) * 10), RUN)
+    assert "no annotation of class right_hand (T2): is data.events spelt as they are?" in found.warnings

@@ -10,6 +10,7 @@ import pytest
 from app import comparison
 from app.comparison import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
 from app.errors import FedgeoError
+from scripts import compare as script
 from tests.conftest import ROOT
 
 SHARED = ("federation.rounds=2", "training.epochs=1")
@@ -165,3 +166,20 @@ def test_the_command_runs_in_several_processes_and_resumes(tmp_path: Path) -> No
         assert ran.returncode == 0, ran.stdout + ran.stderr
         assert ("done" in ran.stdout) == (jobs == "2")
         assert (tmp_path / "out" / "table.md").read_text().count("| fedavg |") == 2
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main(["pacs=/nowhere.npz"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: pacs=/nowhere.npz: no such file") and said.out == ""
+
+
+def test_the_terminals_table_breaks_no_figure(
+    done: tuple[Path, list[comparison.Row]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    comparison.show(done[1])
+    said = capsys.readouterr().out
+    assert "…" not in said
+    for row in done[1]:
+        assert any(all(cell in line for cell in comparison.cells(row, done[1])) for line in said.splitlines())

@@ -19,6 +19,13 @@ FAULTS = [
     ("seed=-1", "seed=-1: must be greater than or equal to 0"),
     ("experiment=nothing", "experiment=nothing: must be one of "),
     ("variant=best", "variant=best"),
+    ("experiment=fedspdnet_weibo2014 variant=authors", "has no such variant: must be one of recommended, paper"),
+    ("quickstart", "quickstart: not KEY=VALUE; did you mean experiment=quickstart?"),
+    ("seed", "seed: not KEY=VALUE: give seed a value"),
+    ("nonsense", "nonsense: not KEY=VALUE"),
+    ("experiment=eeg_demo data.band=8", "data.band=8: must be a valid list"),
+    ("experiment=eeg_folder data.events=T1", "data.events=T1: must be a mapping, in quotes: 'data.events={name: value"),
+    ("experiment=eeg_demo model.hidden=8", "model.hidden=8: must be a valid list"),
     ("engine=fast", "engine=fast: must be 'flower', 'inprocess' or 'deployment'"),
 ]
 
@@ -26,7 +33,7 @@ FAULTS = [
 @pytest.mark.parametrize(("override", "message"), FAULTS)
 def test_a_fault_is_one_line_that_names_the_key(override: str, message: str) -> None:
     with pytest.raises(FedgeoError) as caught:
-        load([override])
+        load(override)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import statistics
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from scipy import stats
@@ -100,6 +101,18 @@ def test_a_report_made_twice_is_the_same_file(swept: Path, tmp_path: Path, form:
     for name in ("a", "b"):
         assert script.main([str(swept), "--format", form, "--out", str(tmp_path / name)]) == 0
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_figure_fits_a_phone_until_it_is_tapped(swept: Path) -> None:
+    page = sweep_report.document(Overview(swept, find([swept])))
+    assert page.count("<figure>") == page.count('<figure><label><input type="checkbox"') > 0
+    assert "figure input:checked + img" in page and "<script" not in page
+
+
+def test_every_run_directory_is_linked_to_a_report(swept: Path) -> None:
+    page = sweep_report.document(Overview(swept, find([swept])))
+    linked = {(swept / unquote(link)).parent for link in re.findall(r'href="([^"]+)"', page)}
+    assert linked == {run.path for run in find([swept]) if (run.path / "report.html").is_file()}
 
 
 def test_runs_that_did_not_complete_are_listed_and_count_nowhere(swept: Path) -> None:

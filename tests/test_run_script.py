@@ -1,6 +1,9 @@
 """The command line: what is refused before anything starts, what sweeps mean, what help says."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ import pytest
 from app.engines.launch import expand, plan
 from app.errors import FedgeoError
 from scripts import run
+from tests.conftest import ROOT
 
 REFUSED = [
     ("training.lrr=1", "training.lrr: no such key"),
@@ -20,6 +24,7 @@ REFUSED = [
     ("method.mu=1", "method.mu"),
     ("method.target=nowhere:Nothing", "method.target=nowhere:Nothing"),
     ("just words", "just words"),
+    ("quickstart", "quickstart: not KEY=VALUE; did you mean experiment=quickstart?"),
 ]
 
 
@@ -40,6 +45,47 @@ def test_a_run_directory_that_exists_is_refused(tmp_path: Path, capsys: pytest.C
     assert run.main(["engine=inprocess", f"run_dir={tmp_path}"]) == 2
     assert f"run_dir={tmp_path}: it exists already" in capsys.readouterr().err
     assert (tmp_path / "kept").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert run.main(["engine=inprocess", f"run_dir={tmp_path / 'file' / 'run'}"]) == 2
+    assert f"{tmp_path / 'file'} is no folder that can be written" in capsys.readouterr().err
+    words = ["-m", "engine=inprocess", "seed=1,2", f"sweep_dir={tmp_path / 'file' / 'sweep'}"]
+    assert run.main(words) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run.main(["engine=inprocess", "device=cuda", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "device=cuda, but torch finds no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "two", "1.5"])
+def test_a_sweep_without_workers_is_refused(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run.main(["-m", f"--jobs={jobs}", "engine=inprocess", "seed=1,2"])
+    assert ended.value.code == 2
+    assert f"{jobs}: must be a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_a_word_in_a_sweep_is_told_as_in_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["-m", "quickstart", "seed=1,2"]) == 2
+    assert "quickstart: not KEY=VALUE; did you mean experiment=quickstart?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", [*sorted(path.name for path in (ROOT / "scripts").glob("[!_e]*.py")), "embed.py"])
+def test_a_python_without_the_packages_is_told_of_make(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", str(ROOT / "scripts" / script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert "run make once, then .venv/bin/python" in done.stderr and done.stderr.count("\n") == 1
+    assert os.access(ROOT / "scripts" / script, os.X_OK)
 
 
 def test_nan_in_features_is_refused_by_domain_and_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

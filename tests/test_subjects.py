@@ -171,6 +171,14 @@ def test_the_partition_names_subjects_and_what_was_noted(tmp_path: Path) -> None
     assert np.bincount(found.train(0).y, minlength=2)[1] < np.bincount(found.train(0).y)[0]
 
 
+def test_a_class_that_no_subject_has_is_refused_by_its_annotation_except_at_a_site(tmp_path: Path) -> None:
+    for subject in ("a", "b"):
+        save(make_raw(labels=("T1",) * 10), tmp_path / subject / "x_raw.fif")
+    with pytest.raises(FedgeoError, match=r"data.events: no recording has a trial of class right_hand \(T2\)"):
+        folder(tmp_path)
+    assert len(folder(tmp_path, "engine=deployment")) == 1  # another site may have it
+
+
 def test_an_average_reference_cannot_be_recentred_into_full_rank_but_is_kept(tmp_path: Path) -> None:
     for subject in ("a", "b"):
         raw = make_raw(seed=3).set_eeg_reference("average", verbose="ERROR")

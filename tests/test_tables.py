@@ -45,6 +45,7 @@ def test_words_cannot_break_a_format() -> None:
     made = latex([TABLE])
     assert r"fed\_avg & 50.00 $\pm$ 1.25 & 1,200 \\" in made
     assert r"Two arms \& a note" in made and r"50 \% of it" in made
+    assert made.startswith("% needs \\usepackage{booktabs}\n\\begin{table}")
     assert made.count(r"\begin{") == made.count(r"\end{") == 2
 
 

@@ -174,6 +174,11 @@ def domain_folder(path: Path | str) -> Source:
     domains = [entry for entry in _entries(folder) if entry.is_dir()]
     if not domains:
         raise FedgeoError(f"{folder}: holds no folders: expected domain/class/images")
+    if not any(entry.is_dir() for domain in domains for entry in _entries(domain)):
+        raise FedgeoError(
+            f"{folder}: no folder in it holds folders: expected domain/class/images; use data=image_folder for "
+            "class/images"
+        )
     return from_domain_folders(folder.name, {_normal(entry.name): entry for entry in domains})
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,8 @@ def subjects(config: Config) -> Subjects:
         raise FedgeoError(f"covariances.estimator={config.covariances.estimator}: must be one of {allowed}")
     trials = tuple(read(config, data))
     check_agreement(trials)
+    if config.engine != "deployment":  # a site may lack a class that another has
+        _refuse_absent(trials, data)
     federation = config.federation
     names = [t.subject for t in trials]
     left_out: dict[str, tuple[int, ...]] = {}
@@ -170,6 +173,18 @@ def subjects(config: Config) -> Subjects:
         raise FedgeoError(f"federation.clients={clients}: {len(training)} subjects allow at most as many clients")
     members = tuple(tuple(int(s) for s in part) for part in np.array_split(training, clients))
     return Subjects(config, trials, members, split, left_out)
+
+
+def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
+    """A class without any trial, as a misspelt annotation makes it: the rest would be learned all too easily."""
+    held = np.bincount(np.concatenate([t.labels for t in subjects]), minlength=len(subjects[0].classes))
+    for name, trials in zip(subjects[0].classes, held, strict=True):
+        if not trials:
+            told = (data.events or {}).get(name, name)
+            raise FedgeoError(
+                f"data.events: no recording has a trial of class {name} ({told}): correct its annotation, or leave the "
+                "class out (scripts/check_site.py DIR lists the annotations there are)"
+            )
 
 
 def _split(trials: Trials, config: Config) -> np.ndarray:

@@ -136,7 +136,7 @@ The same over real machines. The server, once, with a certificate for its name f
   flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
       --enable-supernode-auth --disable-runtime-dependency-installation --host 0.0.0.0 --port 8000
 Each site, once: check the data, make a key, and send the server's administrator its public half, site.key.pub:
-  scripts/check_site.py /path/to/data {given}
+  scripts/check_site.py /path/to/data experiment={experiment} {given}
   ssh-keygen -t ecdsa -b 384 -N '' -f site.key
 The server's administrator admits the key; [superlink.lab] in ~/.flwr/config.toml has the address and root-certificates:
   flwr supernode register site.key.pub lab

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from app import strategies, tracking
-from app.config import Config, load
+from app.config import Config, load, one_line
 from app.data.world import world
 from app.engines.flower import simulated
 from app.engines.inprocess import InProcessGrid
@@ -47,6 +47,11 @@ class Job:
     rounds: int
 
     @property
+    def arm(self) -> str:
+        """What a table calls the run: its augmentation, or the method where there is none, for EEG."""
+        return self.config.method.name if self.config.data.family == "eeg" else self.config.augmentation.kind
+
+    @property
     def text(self) -> str:
         """The overrides as the app is given them: paths absolute, for it works in another folder."""
         return shlex.join([*self.overrides, f"run_dir={_quote(self.run_dir)}"])
@@ -73,7 +78,7 @@ def _choices(overrides: Sequence[str]) -> dict[str, list[str]]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:
-        raise FedgeoError(" ".join(str(error).split())) from None
+        raise FedgeoError(one_line(error)) from None
     choices = {}
     for override in parsed:
         key = override.get_key_element()
@@ -131,6 +136,7 @@ def check(config: Config) -> int:
         raise FedgeoError(f"federation.ray_address is for engine=flower: engine={config.engine} needs no Ray cluster")
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
+    choose_device(config.device)
     planned = world(config)
     if config.data.family == "eeg":  # widths that fit the channels, pools that fit the samples
         build_model(config, local_algorithm(config), planned)

@@ -187,7 +187,8 @@ class Link:
         except json.JSONDecodeError:
             answer = {"success": False, "error-message": done.stdout + done.stderr}
         if not answer.get("success"):
-            raise FedgeoError(f"flwr {arguments[0]} failed: {answer.get('error-message', done.stderr)}")
+            reason = " ".join(str(answer.get("error-message", done.stderr)).split())
+            raise FedgeoError(f"flwr {arguments[0]} failed: {reason}")
         return dict(answer)
 
     def log_tail(self, lines: int = 15) -> str:
