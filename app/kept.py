@@ -22,16 +22,24 @@ class Kept:
     def __init__(self, budget: int = BUDGET) -> None:
         self.budget = budget
         self._sets: OrderedDict[int, tuple[weakref.ref[Releasable], int]] = OrderedDict()
+        self._total = 0  # bytes of all of them
 
     def use(self, data: Releasable) -> None:
         """``data`` is about to be used: those used longest ago are released until all that is left fits."""
         key = id(data)
-        self._sets[key] = weakref.ref(data, lambda _: self._sets.pop(key, None)), data.nbytes
-        self._sets.move_to_end(key)
-        while len(self._sets) > 1 and sum(size for _, size in self._sets.values()) > self.budget:
-            _, (oldest, _) = self._sets.popitem(last=False)
-            if (gone := oldest()) is not None:
-                gone.release()
+        self._drop(key)
+        self._sets[key] = weakref.ref(data, lambda _: self._drop(key)), data.nbytes
+        self._total += data.nbytes
+        while len(self._sets) > 1 and self._total > self.budget:
+            oldest = self._drop(next(iter(self._sets)))
+            if oldest is not None:
+                oldest.release()
+
+    def _drop(self, key: int) -> Releasable | None:
+        """Forget what has this key; returns it where it is still there."""
+        found, size = self._sets.pop(key, (None, 0))
+        self._total -= size
+        return None if found is None else found()
 
 
 KEPT = Kept()
