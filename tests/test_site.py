@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import client_app
 from app import hosting
 from app.config import load
 from app.data.images import image_folder
 from app.data.site import local_config, site_world
+from app.engines.cohort import CohortGrid
 from app.engines.deployment import LocalSite
+from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
+from app.messages import Agreed
+from app.node import code_hash
 from app.site import Refusal, Site, check_run, check_words
 from app.site_node import site_node
 from app.strategies.greeting import agree
@@ -312,10 +317,45 @@ def test_a_site_that_agreed_to_other_code_is_left_out(sites: list[LocalSite], tm
     assert [line["message"] for line in audit(pinned[0])] == ["query.place"]
 
 
-def test_two_sites_of_one_name_are_refused(sites: list[LocalSite], tmp_path: Path) -> None:
-    twins = [sites[0], told(sites[1], name="site-1")]
-    with pytest.raises(FedgeoError, match="two nodes call themselves site-1"):
-        run_over_sites(tmp_path / "run", twins, *SHORT)
+def test_nodes_of_one_name_are_left_out_and_the_others_go_on(
+    sites: list[LocalSite], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which of them is the site nobody can tell: neither is heard, whoever came first."""
+    impostor = told(LocalSite("site-9", sites[1].data, tmp_path / "site-9"), name="site-1")
+    run_over_sites(tmp_path / "run", [*sites, impostor], *SHORT)
+    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [site["site"] for site in partition["sites"]] == ["site-2", "site-3"]
+    assert [line["clients"] for line in rounds(tmp_path / "run")] == [2, 2]
+    assert caplog.text.count("a node is left out: more than one node calls itself site-1") == 2
+    for twin in (sites[0], impostor):
+        assert [line["message"] for line in audit(twin)] == ["query.place"]
+
+
+def test_too_few_sites_beside_nodes_of_one_name_end_the_run(sites: list[LocalSite], tmp_path: Path) -> None:
+    twins = [sites[0], told(sites[1], name="site-1"), sites[2]]
+    with pytest.raises(FedgeoError, match="1 of federation.min_nodes=2 .* more than one node calls itself site-1"):
+        run_over_sites(tmp_path / "run", twins, *SHORT, "federation.deadline=1")
+
+
+def test_a_name_that_two_nodes_took_is_nobodys_later_either(sites: list[LocalSite]) -> None:
+    """A third node of that name, which connects while the run waits for more sites."""
+    given = [*sites[:1], told(sites[1], name="site-1"), sites[2], told(sites[0], name="site-1"), sites[1]]
+    inner = InProcessGrid(
+        client_app.app,
+        {"experiment": "quickstart", "overrides": "engine=deployment"},
+        sites=[site.node_config for site in given],
+    )
+    late = {node: inner.contexts.pop(node) for node in list(inner.contexts)[3:]}
+    grid = CohortGrid(inner)
+
+    def connect() -> list[int]:
+        found = list(inner.contexts)
+        inner.contexts.update(late)  # whoever asks again finds them
+        return found
+
+    inner.get_node_ids = connect  # type: ignore[method-assign]
+    grid.gather(Agreed("0" * 16, code_hash()), least=2, deadline=60)
+    assert list(grid.names.values()) == ["site-2", "site-3"]
 
 
 def test_a_site_whose_data_fail_takes_no_further_part(sites: list[LocalSite], tmp_path: Path) -> None:
