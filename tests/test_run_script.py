@@ -8,7 +8,7 @@ import pytest
 
 from app.engines.launch import expand, plan
 from app.errors import FedgeoError
-from scripts import run
+from scripts import deploy_local, run
 
 REFUSED = [
     ("training.lrr=1", "training.lrr: no such key"),
@@ -40,6 +40,13 @@ def test_a_run_directory_that_exists_is_refused(tmp_path: Path, capsys: pytest.C
     assert run.main(["engine=inprocess", f"run_dir={tmp_path}"]) == 2
     assert f"run_dir={tmp_path}: it exists already" in capsys.readouterr().err
     assert (tmp_path / "kept").read_text() == "mine"
+
+
+def test_a_rehearsal_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy_local.main([f"resume={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: resume: a rehearsal is begun anew") and said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nan_in_features_is_refused_by_domain_and_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
