@@ -19,6 +19,7 @@ from app.engines.deployment import LocalSite
 from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
 from app.messages import Agreed
+from app.models.spdnet import SPDNet
 from app.node import code_hash
 from app.site import Refusal, Site, check_run, check_words
 from app.site_node import site_node
@@ -108,6 +109,14 @@ def test_the_audit_log_names_the_classes_and_counts_that_were_shared(ran: Any) -
         assert all(10 <= count <= held[name] + 5 for name, count in line["classes"].items())
 
 
+def test_a_round_tells_no_number_of_samples_but_in_tens(ran: Any) -> None:
+    """A count of steps would be one of samples, where a run sets training.batch_size=1."""
+    told = [line["numbers"] for site in ran[1] for line in audit(site) if line["message"] == "train"]
+    assert len(told) == 6
+    assert all(numbers.keys() == {"num-examples", "train_loss", "peak_memory_mb"} for numbers in told)
+    assert all(numbers["num-examples"] % 10 == 0 for numbers in told)
+
+
 def test_the_state_of_a_complete_run_is_gone_and_the_cache_stays(ran: Any) -> None:
     _, sites, _ = ran
     assert all([path.name for path in (site.folder / "state").iterdir()] == ["cache"] for site in sites)
@@ -120,13 +129,16 @@ def test_the_partition_tells_sites_and_rounded_counts_alone(ran: Any) -> None:
     assert partition.keys() == {"classes", "sites"}
 
 
-def test_eeg_sites_share_no_name_of_a_person_or_file(tmp_path: Path) -> None:
+def test_eeg_sites_share_no_name_of_a_person_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SPDNet, "clamped_fraction", lambda *_: 1 / 3)  # exactly, it would tell the number of trials
     sites = eeg_sites(tmp_path)
     summary = run_over_sites(tmp_path / "run", sites, *EEG, "federation.rounds=1")
     assert summary["by_domain"].keys() == {"site-1", "site-2", "site-3"}
     sent = "".join((site.output / "audit.jsonl").read_text() for site in sites)
     kept = "".join(path.read_text() for path in (tmp_path / "run").glob("*.json*"))
     assert "patient" not in sent + kept and ".fif" not in sent + kept
+    trained = [line["numbers"] for site in sites for line in audit(site) if line["message"] == "train"]
+    assert [numbers["clamped_fraction"] for numbers in trained] == [0.33] * 3
     assert all((own_output(site) / "model-final.safetensors").exists() for site in sites)
 
 
