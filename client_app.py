@@ -105,8 +105,7 @@ def train(message: Message, context: Context) -> Message:
     def one(client: int, _: RecordDict) -> RecordDict:
         result = participation.result(client)
         watched = here.watch(client, number, result.weights)
-        metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, "steps": result.steps}
-        metrics |= watched
+        metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, **watched}
         sent = result.weights if here.algorithm.shares else {}
         return messages.train_reply(sent, here.beside(result.extra), metrics)
 

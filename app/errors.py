@@ -17,4 +17,6 @@ class Missing(FedgeoError):  # noqa: N818 - it is an answer more than an error
 
 def describe(error: BaseException) -> str:
     """An error in one text: a fault's own words, another error's with its type."""
+    if isinstance(error, KeyboardInterrupt):
+        return "it was interrupted"
     return str(error) if isinstance(error, FedgeoError) else f"{type(error).__name__}: {error}"

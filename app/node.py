@@ -260,12 +260,15 @@ class Node:
         return self.algorithm.rounded(extra, self.config.privacy.round_counts)
 
     def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
-        """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon."""
+        """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon.
+
+        In hundredths, for the exact share would tell how many trials there are.
+        """
         model = self.model()
         if not isinstance(model, SPDNet) or number > 1:
             return {}
         model.load(weights)
-        return {"clamped_fraction": model.clamped_fraction(torch.from_numpy(self.world.train(client).x))}
+        return {"clamped_fraction": round(model.clamped_fraction(torch.from_numpy(self.world.train(client).x)), 2)}
 
     def examples(self, client: int, digest: str) -> float:
         """What the client's reply weighs in the average: ``federation.weights``."""

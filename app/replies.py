@@ -148,14 +148,13 @@ class Replies:
     def _trained(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         assert self._exchange is not None
         part = messages.part(reply, who, (ARRAYS, METRICS))
-        metrics = ("num-examples", "train_loss", "steps")
+        metrics = ("num-examples", "train_loss")
         only(part.metrics.keys() - {"clamped_fraction"}, metrics, who, "figure")
         weights, extra = messages.split_weights(reply.array_records[ARRAYS])
         check_tensors(weights, self._exchange.weights, who)
         check_tensors(extra, self._exchange.up, who)
         self._examples(client, who, part)
         real(part.metrics["train_loss"], who, "train_loss")
-        whole(part.metrics["steps"], who, "steps", 1)
         real(part.metrics.get("clamped_fraction", 0.0), who, "clamped_fraction", 0.0, 1.0)
 
     def _examples(self, client: int, who: str, part: Part) -> None:

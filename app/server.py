@@ -22,7 +22,7 @@ from app.config import Config
 from app.data.world import Samples, World, world
 from app.disclosure import disclosed
 from app.engines.cohort import CohortGrid
-from app.errors import FedgeoError
+from app.errors import FedgeoError, describe
 from app.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
 from app.likeness import Likeness
 from app.logs import log_to
@@ -76,8 +76,7 @@ def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | 
         with one_thread():
             server.run()
     except BaseException as error:
-        text = str(error) if isinstance(error, FedgeoError) else f"{type(error).__name__}: {error}"
-        report.write(results.path, results.finish("failed", text, server.facts()))
+        report.write(results.path, results.finish("failed", describe(error), server.facts()))
         raise
     summary = results.finish("completed", None, server.facts())
     report.write(results.path, summary)

@@ -80,6 +80,8 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
     words = [word for word in options.overrides if not word.startswith("engine=")]
     if number < 2 and not any(word.startswith("federation.min_nodes=") for word in words):
         words.append("federation.min_nodes=1")
+    if any(word.startswith("resume=") for word in words):
+        raise FedgeoError("resume: a rehearsal is begun anew; a run over sites goes on with scripts/run.py --superlink")
     job = plan([*words, "engine=deployment"])
     home = job.run_dir.with_name(f"{job.run_dir.name}-sites")
     check_new(home)

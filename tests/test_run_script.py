@@ -11,7 +11,7 @@ import pytest
 
 from app.engines.launch import expand, plan
 from app.errors import FedgeoError
-from scripts import run
+from scripts import deploy_local, run
 from tests.conftest import ROOT
 
 REFUSED = [
@@ -86,6 +86,13 @@ def test_a_python_without_the_packages_is_told_of_make(script: str) -> None:
     assert done.returncode == 2 and done.stdout == ""
     assert "run make once, then .venv/bin/python" in done.stderr and done.stderr.count("\n") == 1
     assert os.access(ROOT / "scripts" / script, os.X_OK)
+
+
+def test_a_rehearsal_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deploy_local.main([f"resume={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: resume: a rehearsal is begun anew") and said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nan_in_features_is_refused_by_domain_and_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

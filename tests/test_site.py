@@ -9,12 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import client_app
 from app import hosting
 from app.config import load
 from app.data.images import image_folder
 from app.data.site import local_config, site_world
+from app.engines.cohort import CohortGrid
 from app.engines.deployment import LocalSite
+from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
+from app.messages import Agreed
+from app.models.spdnet import SPDNet
+from app.node import code_hash
 from app.site import Refusal, Site, check_run, check_words
 from app.site_node import site_node
 from app.strategies.greeting import agree
@@ -103,6 +109,14 @@ def test_the_audit_log_names_the_classes_and_counts_that_were_shared(ran: Any) -
         assert all(10 <= count <= held[name] + 5 for name, count in line["classes"].items())
 
 
+def test_a_round_tells_no_number_of_samples_but_in_tens(ran: Any) -> None:
+    """A count of steps would be one of samples, where a run sets training.batch_size=1."""
+    told = [line["numbers"] for site in ran[1] for line in audit(site) if line["message"] == "train"]
+    assert len(told) == 6
+    assert all(numbers.keys() == {"num-examples", "train_loss", "peak_memory_mb"} for numbers in told)
+    assert all(numbers["num-examples"] % 10 == 0 for numbers in told)
+
+
 def test_the_state_of_a_complete_run_is_gone_and_the_cache_stays(ran: Any) -> None:
     _, sites, _ = ran
     assert all([path.name for path in (site.folder / "state").iterdir()] == ["cache"] for site in sites)
@@ -115,13 +129,16 @@ def test_the_partition_tells_sites_and_rounded_counts_alone(ran: Any) -> None:
     assert partition.keys() == {"classes", "sites"}
 
 
-def test_eeg_sites_share_no_name_of_a_person_or_file(tmp_path: Path) -> None:
+def test_eeg_sites_share_no_name_of_a_person_or_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SPDNet, "clamped_fraction", lambda *_: 1 / 3)  # exactly, it would tell the number of trials
     sites = eeg_sites(tmp_path)
     summary = run_over_sites(tmp_path / "run", sites, *EEG, "federation.rounds=1")
     assert summary["by_domain"].keys() == {"site-1", "site-2", "site-3"}
     sent = "".join((site.output / "audit.jsonl").read_text() for site in sites)
     kept = "".join(path.read_text() for path in (tmp_path / "run").glob("*.json*"))
     assert "patient" not in sent + kept and ".fif" not in sent + kept
+    trained = [line["numbers"] for site in sites for line in audit(site) if line["message"] == "train"]
+    assert [numbers["clamped_fraction"] for numbers in trained] == [0.33] * 3
     assert all((own_output(site) / "model-final.safetensors").exists() for site in sites)
 
 
@@ -312,10 +329,45 @@ def test_a_site_that_agreed_to_other_code_is_left_out(sites: list[LocalSite], tm
     assert [line["message"] for line in audit(pinned[0])] == ["query.place"]
 
 
-def test_two_sites_of_one_name_are_refused(sites: list[LocalSite], tmp_path: Path) -> None:
-    twins = [sites[0], told(sites[1], name="site-1")]
-    with pytest.raises(FedgeoError, match="two nodes call themselves site-1"):
-        run_over_sites(tmp_path / "run", twins, *SHORT)
+def test_nodes_of_one_name_are_left_out_and_the_others_go_on(
+    sites: list[LocalSite], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which of them is the site nobody can tell: neither is heard, whoever came first."""
+    impostor = told(LocalSite("site-9", sites[1].data, tmp_path / "site-9"), name="site-1")
+    run_over_sites(tmp_path / "run", [*sites, impostor], *SHORT)
+    partition = json.loads((tmp_path / "run" / "partition.json").read_text())
+    assert [site["site"] for site in partition["sites"]] == ["site-2", "site-3"]
+    assert [line["clients"] for line in rounds(tmp_path / "run")] == [2, 2]
+    assert caplog.text.count("a node is left out: more than one node calls itself site-1") == 2
+    for twin in (sites[0], impostor):
+        assert [line["message"] for line in audit(twin)] == ["query.place"]
+
+
+def test_too_few_sites_beside_nodes_of_one_name_end_the_run(sites: list[LocalSite], tmp_path: Path) -> None:
+    twins = [sites[0], told(sites[1], name="site-1"), sites[2]]
+    with pytest.raises(FedgeoError, match="1 of federation.min_nodes=2 .* more than one node calls itself site-1"):
+        run_over_sites(tmp_path / "run", twins, *SHORT, "federation.deadline=1")
+
+
+def test_a_name_that_two_nodes_took_is_nobodys_later_either(sites: list[LocalSite]) -> None:
+    """A third node of that name, which connects while the run waits for more sites."""
+    given = [*sites[:1], told(sites[1], name="site-1"), sites[2], told(sites[0], name="site-1"), sites[1]]
+    inner = InProcessGrid(
+        client_app.app,
+        {"experiment": "quickstart", "overrides": "engine=deployment"},
+        sites=[site.node_config for site in given],
+    )
+    late = {node: inner.contexts.pop(node) for node in list(inner.contexts)[3:]}
+    grid = CohortGrid(inner)
+
+    def connect() -> list[int]:
+        found = list(inner.contexts)
+        inner.contexts.update(late)  # whoever asks again finds them
+        return found
+
+    inner.get_node_ids = connect  # type: ignore[method-assign]
+    grid.gather(Agreed("0" * 16, code_hash()), least=2, deadline=60)
+    assert list(grid.names.values()) == ["site-2", "site-3"]
 
 
 def test_a_site_whose_data_fail_takes_no_further_part(sites: list[LocalSite], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -104,12 +105,14 @@ class CohortGrid(Grid):
     def gather(self, agreed: records.Agreed, least: int, deadline: float) -> None:
         """Wait for at least ``least`` sites of a deployment, and number all that are there in the order of their names.
 
-        A site that refuses is left out. Raises FedgeoError, with the sites' reasons, when too few said who they are
-        within ``deadline`` seconds.
+        A site that refuses is left out, and so are all nodes that call themselves the same: which of them is the site
+        nobody here can tell. Raises FedgeoError, with the reasons, when too few said who they are within ``deadline``
+        seconds.
         """
         end = time.monotonic() + deadline
         names: dict[int, str] = {}
         refused: dict[int, str] = {}
+        twice: set[str] = set()  # names that more than one node has told
         while True:
             new = [node for node in sorted(self.inner.get_node_ids()) if node not in names.keys() | refused.keys()]
             if not new and len(names) >= least:
@@ -129,14 +132,17 @@ class CohortGrid(Grid):
                 except FedgeoError as error:
                     log.warning("a node is left out: %s", error)
                     refused[node] = str(error)
+            twice |= {name for name, nodes in Counter(names.values()).items() if nodes > 1}
+            for node in [node for node, name in names.items() if name in twice]:
+                reason = f"more than one node calls itself {names.pop(node)}: give each site a name of its own"
+                log.warning("a node is left out: %s", reason)
+                refused[node] = reason
         if len(names) < least:
-            reasons = "".join(f"; a node was left out: {reason}" for reason in refused.values())
+            reasons = "".join(f"; a node was left out: {reason}" for reason in dict.fromkeys(refused.values()))
             raise FedgeoError(
                 f"{len(names)} of federation.min_nodes={least} sites were there within "
                 f"federation.deadline={deadline:g} seconds{reasons}"
             )
-        if twice := sorted({name for name in names.values() if list(names.values()).count(name) > 1}):
-            raise FedgeoError(f"two nodes call themselves {twice[0]}: give each site a name of its own")
         for client, node in enumerate(sorted(names, key=lambda node: names[node])):
             self.host[client], self.names[client] = node, names[node]
         self.agreed = agreed

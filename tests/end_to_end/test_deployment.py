@@ -4,53 +4,27 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from safetensors.numpy import load_file
 
 from app.engines.certificates import node_key
 from app.engines.deployment import Deployment, LocalSite
 from app.engines.launch import execute, plan
-from app.engines.link import MARK, free_port
+from app.engines.link import free_port
 from app.errors import FedgeoError
-from tests.conftest import ROOT
+from tests.processes import WAIT, marked, start, wait_for
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
-WAIT = 300.0  # seconds that a busy machine may take for what takes a few
 
 
-def left_over() -> list[int]:
-    """Processes of any private SuperLink that are still there."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ():
-                found.append(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def wait_for(what: str, holds: Callable[[], Any]) -> None:
-    end = time.monotonic() + WAIT
-    while not holds():
-        assert time.monotonic() < end, f"waited in vain for {what}"
-        time.sleep(0.2)
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def rehearse(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     """scripts/deploy_local.py with its run directory, and all else, in ``folder``."""
-    command = [sys.executable, str(ROOT / "scripts" / "deploy_local.py"), *arguments, f"run_dir={folder / 'run'}"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return start("deploy_local.py", folder, *arguments, f"run_dir={folder / 'run'}")
 
 
 GGEUR, PROJAVG = ("experiment=quickstart", "federation.rounds=2"), (*EEG, "federation.rounds=1")
@@ -62,8 +36,8 @@ def rehearsals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path
     folders = {name: tmp_path_factory.mktemp(name) for name in ("ggeur", "projavg")}
     recordings = [str(site.data) for site in eeg_sites(folders["projavg"] / "given")]
     started = {
-        "ggeur": start(folders["ggeur"], "--nodes", "3", *GGEUR),
-        "projavg": start(folders["projavg"], "--data", *recordings, *PROJAVG),
+        "ggeur": rehearse(folders["ggeur"], "--nodes", "3", *GGEUR),
+        "projavg": rehearse(folders["projavg"], "--data", *recordings, *PROJAVG),
     }
     return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in started.items()}
 
@@ -98,7 +72,7 @@ def test_three_sites_give_what_one_process_gives(
     data = [(home if name == "ggeur" else folder / "given" / home.name) / "data" for home in homes]
     sites = [LocalSite(home.name, path, home) for home, path in zip(homes, data, strict=True)]
     assert_equal_to_in_process(folder / "run", sites, tmp_path, *words)
-    assert left_over() == []
+    assert marked() == []
 
 
 def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -128,7 +102,7 @@ def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_pa
         needs_all = plan([*short, "federation.min_nodes=3", "federation.deadline=10", f"run_dir={tmp_path / 'all'}"])
         with pytest.raises(FedgeoError, match="2 of federation.min_nodes=3 sites were there within"):
             execute(needs_all, deployment, lambda row: None, lambda line: None)
-    assert left_over() == []
+    assert marked() == []
 
 
 def stranger(deployment: Deployment, folder: Path) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -149,11 +123,11 @@ def plaintext(deployment: Deployment, folder: Path) -> tuple["subprocess.Popen[b
 
 
 def test_interrupting_ends_all_that_was_started(tmp_path: Path) -> None:
-    process = start(tmp_path, "--nodes", "1", "experiment=quickstart")
+    process = rehearse(tmp_path, "--nodes", "1", "experiment=quickstart")
     log = tmp_path / "run" / "log.txt"
     wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
     os.kill(process.pid, signal.SIGINT)
     said = process.communicate(timeout=WAIT)[0]
     assert process.returncode == 130, said
-    assert left_over() == []
+    assert marked() == []
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"

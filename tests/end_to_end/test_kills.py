@@ -6,53 +6,30 @@ A site that is killed in mid-round is in test_deployment.py.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
+from app import runs
+from app.engines.deployment import Deployment, LocalSite
 from app.engines.flower import SuperLink
 from app.engines.launch import Job, plan, run_in_process
-from app.engines.link import MARK, Link
+from app.engines.link import Link
 from app.engines.sweep import run_here
-from app.engines.workers import Outcome
+from tests.processes import Killer, kill, marked, start, wait_for
 from tests.running import rounds
+from tests.sites import digit_sites, run_over_sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
-DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")
-RUNS = {"scaffold": ("method=scaffold", *DIGITS)}
-
-
-class Killer:
-    """Listens to a run and, once it has heard of round ``number``, kills processes of its SuperLink."""
-
-    def __init__(self, link: Link, command: str = "", number: int = 0) -> None:
-        self.link, self.command, self.number = link, command, number
-        self.killed: list[psutil.Process] = []
-
-    def begin(self, job: Job) -> None: ...
-
-    def note(self, text: str, job: Job | None = None) -> None: ...
-
-    def end(self, outcome: Outcome) -> None: ...
-
-    def round(self, job: Job, row: dict[str, Any]) -> None:
-        if row["round"] == self.number:
-            self.killed = [p for p, line in marked(self.link.mark) if self.command in line]
-            for process in self.killed[:1]:
-                process.kill()
-
-
-def marked(mark: str) -> list[tuple[psutil.Process, str]]:
-    """The processes of one private SuperLink that are still there, and how they are called."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark:
-                found.append((process, " ".join(process.cmdline()[:2])))
-        except (psutil.Error, OSError):
-            continue
-    return found
+DIGITS = ("federation.rounds=40", "federation.participation=0.6", "training.epochs=1")  # a tenth of a second a round
+EEG = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
+ENDED = (runs.UNFINISHED, runs.FAILED)  # failed where the server's process was told to end in time to write it
+SCAFFOLD = ("method=scaffold", *DIGITS)
+COMMANDS = {
+    "fedavg": ("method=fedavg", *DIGITS),
+    "fedopt": ("method=fedopt", "method.optimiser=adam", *DIGITS),
+    "rlavg": ("method=rlavg", "federation.rounds=12", *EEG),
+    "in process": ("engine=inprocess", *SCAFFOLD),
+}
 
 
 def run_killed(job: Job, link: Link, command: str, number: int) -> str:
@@ -66,6 +43,12 @@ def run_killed(job: Job, link: Link, command: str, number: int) -> str:
     return error
 
 
+def written(folder: Path) -> int:
+    """How many rounds a run has written."""
+    path = folder / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
 def resume(folder: Path, link: Link) -> None:
     assert run_here(plan([f"resume={folder}"]), link, Killer(link)).error is None
 
@@ -77,6 +60,15 @@ def equal(folder: Path, reference: Path) -> None:
         assert (folder / name).read_bytes() == (reference / name).read_bytes(), name
 
 
+def uninterrupted(words: tuple[str, ...], folder: Path) -> Path:
+    """The same run in this process, which a simulation equals."""
+    run_in_process(plan((*words, "engine=inprocess"), run_dir=folder), lambda row: None)
+    return folder
+
+
+# --- processes of a SuperLink ---
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[SuperLink]:
     with SuperLink() as link:
@@ -84,17 +76,14 @@ def simulation() -> Iterator[SuperLink]:
     assert marked(link.mark) == []
 
 
-@pytest.mark.parametrize("method", RUNS)
-def test_a_simulation_whose_server_is_killed_goes_on(method: str, simulation: SuperLink, tmp_path: Path) -> None:
+def test_a_simulation_whose_server_is_killed_goes_on(simulation: SuperLink, tmp_path: Path) -> None:
     """The process of the server dies: the run fails and keeps its rounds. Resumed in simulation it equals the
     uninterrupted run bit for bit, with what clients kept (SCAFFOLD's controls)."""
     folder = tmp_path / "run"
-    error = run_killed(plan(RUNS[method], run_dir=folder), simulation, "flwr-simulation", 2)
+    error = run_killed(plan(SCAFFOLD, run_dir=folder), simulation, "flwr-simulation", 2)
     assert "the run ended as finished:failed" in error
     resume(folder, simulation)
-    whole = plan(("engine=inprocess", *RUNS[method]), run_dir=tmp_path / "whole")  # which a simulation equals
-    run_in_process(whole, lambda row: None)
-    equal(folder, tmp_path / "whole")
+    equal(folder, uninterrupted(SCAFFOLD, tmp_path / "whole"))
 
 
 def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(simulation: SuperLink, tmp_path: Path) -> None:
@@ -102,3 +91,74 @@ def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(simulation: Supe
     words = ("method=scaffold", "federation.rounds=100", "training.epochs=1")
     error = run_killed(plan(words, run_dir=tmp_path / "run"), simulation, "ray::ClientAppActor", 2)
     assert "clients failed" in error
+
+
+def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_path: Path) -> None:
+    """The process of the server dies while sites train: SuperLink and sites stay, and the run goes on with what the
+    sites kept (SCAFFOLD's controls), to the end of an uninterrupted one."""
+    words = ("experiment=quickstart", "method=scaffold", "augmentation=none", "training.epochs=1")
+    words += ("federation.rounds=2", "engine=deployment")
+    folder, sites = tmp_path / "run", digit_sites(tmp_path, 2)
+    with Deployment(sites) as deployment:
+        error = run_killed(plan(words, run_dir=folder), deployment, "flwr-serverapp", 1)
+        assert "the run ended as finished:failed" in error
+        assert deployment.connected() == 2
+        resume(folder, deployment)
+    assert marked(deployment.mark) == []
+    here = [LocalSite(site.name, site.data, tmp_path / "here" / site.name) for site in sites]
+    run_over_sites(tmp_path / "whole", here, *words)
+    equal(folder, tmp_path / "whole")
+
+
+# --- the commands themselves ---
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str, int]]:
+    """Runs of scripts/run.py that were killed in mid-run and resumed, side by side, as most of the time is their start:
+    name -> run directory, output, exit code."""
+    folders = {name: tmp_path_factory.mktemp("killed") / "run" for name in COMMANDS}
+    commands = {
+        name: start("run.py", folders[name].parent, *words, f"run_dir={folders[name]}")
+        for name, words in COMMANDS.items()
+    }
+    left = {}
+
+    def all_killed() -> bool:
+        for name in commands.keys() - left.keys():
+            if written(folders[name]) >= 2:
+                left[name] = kill(commands[name])
+            else:
+                assert commands[name].poll() is None, commands[name].communicate()[0]
+        return len(left) == len(commands)
+
+    wait_for("round 2 of all runs", all_killed)
+    for name, started in left.items():
+        wait_for(f"the end of what {name} started", lambda started=started: not started.running())
+        assert runs.read(folders[name]).status in ENDED
+        assert 2 <= written(folders[name]) < plan(COMMANDS[name], run_dir=folders[name].with_name("new")).rounds
+    again = {name: start("run.py", folder.parent, f"resume={folder}") for name, folder in folders.items()}
+    return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in again.items()}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_run_whose_command_is_killed_goes_on(
+    name: str, killed: dict[str, tuple[Path, str, int]], tmp_path: Path
+) -> None:
+    """scripts/run.py dies: all that it started ends, and resume= comes to the uninterrupted run bit for bit."""
+    folder, said, code = killed[name]
+    assert code == 0, said
+    equal(folder, uninterrupted(COMMANDS[name], tmp_path / "whole"))
+
+
+def test_a_rehearsal_whose_command_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    """scripts/deploy_local.py dies while its site works: SuperLink, SuperNode and what they started end too."""
+    folder = tmp_path / "run"
+    process = start("deploy_local.py", tmp_path, "--nodes", "1", "experiment=quickstart", f"run_dir={folder}")
+    log = folder / "log.txt"
+    wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
+    started = kill(process)
+    assert {"flower-superlink", "flower-supernode", "flwr-serverapp"} <= started.programs
+    wait_for("the end of what it started", lambda: not started.running())
+    assert not any(home.exists() for home in started.homes)
+    assert runs.read(folder).status in ENDED
