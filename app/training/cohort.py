@@ -136,11 +136,14 @@ class Chunk:
             target = share.new_zeros(shape).scatter_(2, block.y.unsqueeze(2), share)
             log_p = torch.empty_like(target)
             weight, bias = at.weights[WEIGHT], at.weights[BIAS].unsqueeze(-1)
-            for step in range(len(block.y)):
+            gradients = {name: torch.empty_like(value) for name, value in at.weights.items()}
+            for step, (p, share_, target_) in enumerate(zip(log_p, share, target, strict=True)):
                 x = batches.samples(block, step)
-                torch.log_softmax(torch.baddbmm(bias, weight, x.mT), 1, out=log_p[step])  # (K, C, B)
-                slope = log_p[step].exp().mul_(share[step]).sub_(target[step])
-                self._descend(at, {WEIGHT: torch.bmm(slope, x), BIAS: slope.sum(-1)})
+                torch.log_softmax(torch.baddbmm(bias, weight, x.mT), 1, out=p)  # (K, C, B)
+                slope = p.exp().mul_(share_).sub_(target_)
+                torch.bmm(slope, x, out=gradients[WEIGHT])
+                torch.sum(slope, -1, out=gradients[BIAS])
+                self._descend(at, gradients)
             at.losses.sub_((log_p * target).sum((2, 3)).double().sum(0))
         return len(block.y)
 
@@ -150,10 +153,9 @@ class Chunk:
         settings = self.settings
         for name, g in self.algorithm.correct(gradients, at.weights, at.local).items():
             w = at.weights[name]
+            g = g.add(w, alpha=settings.weight_decay)
             if settings.momentum:
-                g = at.velocity[name].mul_(settings.momentum).add_(g).add_(w, alpha=settings.weight_decay)
-            else:
-                g = g.add(w, alpha=settings.weight_decay)
+                g = torch.add(g, at.velocity[name], alpha=settings.momentum, out=at.velocity[name])
             w.sub_(g, alpha=settings.lr)
 
     def _objective(self, at: "_Views", x: Tensor, y: Tensor, share: Tensor) -> tuple[Tensor, Weights]:
