@@ -22,7 +22,7 @@ from app.engines.flower import MARK, SuperLink, simulated
 from app.engines.launch import Job, prepare, run_in_process, run_on_flower
 from app.errors import FedgeoError
 from app.models.base import Weights
-from app.node import Node
+from app.node import ROOT, Node
 from app.participation import Call, Participation
 from app.seeds import one_thread
 from scripts.benchmarks.pair import Pair
@@ -36,12 +36,13 @@ PYPROJECT = """
 [project]
 name = "stock"
 version = "1.0.0"
+license = { file = "LICENSE" }
 requires-python = ">=3.11"
-dependencies = []
+dependencies = ["flwr>=1.42"]
 [tool.flwr.app]
 publisher = "fedgeo"
 fab-format-version = 1
-fab-include = ["*.py"]
+fab-include = ["LICENSE", "*.py"]
 flwr-version-target = "1.42.0"
 [tool.flwr.app.components]
 serverapp = "stock_server:app"
@@ -137,6 +138,7 @@ class StockSuperLink(SuperLink):
         target = self.folder / "fedgeo"
         target.mkdir()
         files = {"pyproject.toml": PYPROJECT, "stock_client.py": CLIENT, "stock_server.py": SERVER}
+        files["LICENSE"] = (ROOT / "LICENSE").read_text()  # Flower wants one of every app
         for name, text in files.items():
             (target / name).write_text(text)
 
