@@ -264,8 +264,7 @@ class Node:
 
         In hundredths, for the exact share would tell how many trials there are.
         """
-        model = self.model()
-        if not isinstance(model, SPDNet) or number > 1:
+        if number > 1 or not isinstance(model := self.model(), SPDNet):
             return {}
         model.load(weights)
         return {"clamped_fraction": round(model.clamped_fraction(torch.from_numpy(self.world.train(client).x)), 2)}

@@ -150,7 +150,7 @@ class Replies:
         part = messages.part(reply, who, (ARRAYS, METRICS))
         metrics = ("num-examples", "train_loss")
         only(part.metrics.keys() - {"clamped_fraction"}, metrics, who, "figure")
-        weights, extra = messages.split_weights(reply.array_records[ARRAYS])
+        weights, extra = messages.split_arrays(part.arrays)
         check_tensors(weights, self._exchange.weights, who)
         check_tensors(extra, self._exchange.up, who)
         self._examples(client, who, part)

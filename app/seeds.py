@@ -1,12 +1,15 @@
 """Generators from keys, and the one-thread rule: what makes a run repeatable in any process."""
 
+import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
+WITH_BLAS = {"numpy", "scipy.linalg", "sklearn", "torch"}  # modules that bring a BLAS or OpenMP of their own
 SHUFFLE, INITIAL, MIXING, VIRTUAL = 11, 12, 13, 14  # so that one seed gives each task a stream of its own
 
 
@@ -22,7 +25,13 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with _libraries(frozenset(WITH_BLAS & sys.modules.keys())).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@functools.cache
+def _libraries(loaded: frozenset[str]) -> ThreadpoolController:
+    """The process's BLAS libraries. To look for them takes milliseconds; they change when one of ``loaded`` comes."""
+    return ThreadpoolController()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from app import figures, messages, report, strategies
 from app.algorithms.centralised import Centralised
@@ -39,6 +40,7 @@ from app.training.plain import predict
 
 log = logging.getLogger(__name__)
 
+PULL_SECONDS = 0.01  # between two looks for replies in a simulation
 OnRound = Callable[[dict[str, Any]], None]
 
 
@@ -71,6 +73,8 @@ def run(
 
 def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | None) -> dict[str, Any]:
     log_to(results.path)
+    if isinstance(grid, InMemoryGrid):  # a simulation's: its own tenth of a second can be longer than a round
+        grid.pull_interval = PULL_SECONDS
     server = Server(CohortGrid(grid), config, results, on_round)
     try:
         with one_thread():

@@ -74,6 +74,7 @@ from app.messages.records import (
     part,
     payload_bytes,
     request,
+    split_arrays,
     split_weights,
     taken_over,
     to_record,
@@ -89,6 +90,6 @@ __all__ = [
     "peak_memory_mb", "place_reply", "place_request", "question_content", "read_answer", "read_clamped",
     "read_clients", "read_digest", "read_evaluation", "read_loss", "read_place", "read_question", "read_rate",
     "read_round", "read_site", "read_statistics", "read_steps", "read_text", "read_update", "read_weights",
-    "request", "site_reply", "site_request", "split", "split_weights", "statistics_content", "taken_over",
-    "text_content", "to_record", "train_reply", "view_record", "weights_record", "write_steps",
+    "request", "site_reply", "site_request", "split", "split_arrays", "split_weights", "statistics_content",
+    "taken_over", "text_content", "to_record", "train_reply", "view_record", "weights_record", "write_steps",
 ]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from app.algorithms.base import Update
 from app.errors import MISSING, FedgeoError
@@ -60,11 +60,11 @@ def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | 
 def read_update(reply: Message) -> Update:
     """One client's training reply. Raises FedgeoError naming the client if a weight is not finite."""
     client = reply.metadata.src_node_id
-    weights, extra = split_weights(reply.content.array_records[ARRAYS])
+    weights, extra = split_weights(cast(ArrayRecord, reply.content[ARRAYS]))
     for name, value in {**weights, **extra}.items():
         if not bool(torch.isfinite(value).all()):
             raise FedgeoError(f"client {client}: {name} holds values that are not finite")
-    return Update(client, weights, extra, number(reply.content.metric_records[METRICS], "num-examples"))
+    return Update(client, weights, extra, number(_metrics(reply.content), "num-examples"))
 
 
 def statistics_content(what: str) -> RecordDict:
@@ -150,7 +150,7 @@ def write_steps(config: ConfigRecord, steps: Mapping[int, int]) -> None:
 
 def read_steps(content: RecordDict, client: int) -> int | None:
     """The gradient steps of ``client`` in a round, None where its epochs say. FedgeoError where it was left out."""
-    config = content.config_records[CONFIG]
+    config = cast(ConfigRecord, content[CONFIG])
     if "steps" not in config:
         return None
     clients, counts = config.get("steps-of"), config["steps"]
@@ -178,16 +178,22 @@ def read_weights(content: RecordDict, config: bool = True) -> tuple[Weights, Wei
 
 def read_loss(content: RecordDict) -> list[tuple[float, float]]:
     """[(examples, training loss)] of a training reply, [] of any other."""
-    metrics = content.metric_records.get(METRICS)
-    if metrics is None or "train_loss" not in metrics:
+    metrics = _metrics(content)
+    if "train_loss" not in metrics:
         return []
     return [(number(metrics, "num-examples"), number(metrics, "train_loss"))]
 
 
 def read_clamped(content: RecordDict) -> list[float]:
     """[SPDnet's clamped fraction] where a training reply tells it."""
-    metrics = content.metric_records.get(METRICS)
-    return [number(metrics, "clamped_fraction")] if metrics is not None and "clamped_fraction" in metrics else []
+    metrics = _metrics(content)
+    return [number(metrics, "clamped_fraction")] if "clamped_fraction" in metrics else []
+
+
+def _metrics(content: RecordDict) -> MetricRecord:
+    """The metrics of a reply, empty where it has none. Flower's own views by type are copies."""
+    found = content.get(METRICS)
+    return found if isinstance(found, MetricRecord) else MetricRecord()
 
 
 def number(metrics: MetricRecord, name: str) -> float:

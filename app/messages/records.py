@@ -1,6 +1,8 @@
 """Flower's records as plain values and back: the keys of all messages, arrays without needless copies, checks."""
 
+import functools
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,7 +31,7 @@ class View(Array):
     """An array that stays in this process: it is turned into bytes only if somebody sends it on."""
 
     def __init__(self, ndarray: np.ndarray) -> None:
-        self.dtype, self.shape, self.stype = str(ndarray.dtype), tuple(ndarray.shape), SType.NUMPY
+        self.dtype, self.shape, self.stype = _name(ndarray.dtype), tuple(ndarray.shape), SType.NUMPY
         self.__dict__["ndarray"] = ndarray
 
     @property
@@ -42,6 +44,12 @@ class View(Array):
 
     def deflate(self) -> bytes:
         return Array(np.ascontiguousarray(self.numpy())).deflate()
+
+
+@functools.cache
+def _name(dtype: np.dtype) -> str:
+    """numpy's name of a type, which takes longer to spell than the rest of a View."""
+    return str(dtype)
 
 
 def to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
@@ -100,7 +108,12 @@ def named_arrays(weights: Weights, extra: Weights) -> dict[str, np.ndarray]:
 
 def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
     """(weights, extra) of a record made by ``weights_record``."""
-    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in from_record(record).items()}
+    return split_arrays(from_record(record))
+
+
+def split_arrays(arrays: Mapping[str, np.ndarray]) -> tuple[Weights, Weights]:
+    """(weights, extra) of arrays by the names in which they are sent."""
+    tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
     weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
     extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
     return weights, extra
@@ -113,11 +126,8 @@ def as_sent(record: ArrayRecord, sent: ArrayRecord) -> ArrayRecord:
 
 def payload_bytes(content: RecordDict) -> int:
     """Bytes of array payload in a message, without headers: the same on every engine."""
-    total = 0
-    for record in content.array_records.values():
-        for array in record.values():
-            total += int(np.prod(array.shape, dtype=np.int64)) * np.dtype(array.dtype).itemsize
-    return total
+    arrays = (array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values())
+    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
 
 
 # --- as plain values ---------------------------------------------------------------------------------
@@ -139,15 +149,12 @@ def part(content: RecordDict, who: str, records: tuple[str, ...]) -> Part:
     for key in records:
         if not isinstance(content[key], kinds[key]):
             raise FedgeoError(f"{who}: {key} must be of type {kinds[key].__name__}")
+    found = {key: cast(Any, content[key]) for key in records}
     try:
-        arrays = from_record(content.array_records.get(ARRAYS) or ArrayRecord())
+        arrays = from_record(found.get(ARRAYS) or ArrayRecord())
     except Exception as error:  # numpy's own, of bytes that are no array
         raise FedgeoError(f"{who}: an array cannot be read ({type(error).__name__})") from None
-    return Part(
-        arrays,
-        dict(content.metric_records.get(METRICS) or {}),
-        dict(content.config_records.get(CONFIG) or {}),
-    )
+    return Part(arrays, dict(found.get(METRICS) or {}), dict(found.get(CONFIG) or {}))
 
 
 def request(content: RecordDict, records: tuple[str, ...]) -> Part:
