@@ -130,6 +130,9 @@ def test_what_failed_or_broke_off_makes_room_and_other_code_is_kept_aside(tmp_pa
     versions = json.loads((old / "versions.json").read_text())
     (old / "versions.json").write_text(json.dumps({**versions, "code": "0123456789abcdef"}))
     (tmp_path / "seed=4" / "figures").mkdir(parents=True)  # killed before its first file
+    (tmp_path / "seed=4" / "checkpoint").mkdir()
+    (tmp_path / "seed=4" / "checkpoint" / "lock").touch()
+    (tmp_path / "seed=4" / ".config.yaml.123").write_text("exper")
     sweep = plan(tmp_path, "engine=inprocess", "seed=1,2,3,4")
     assert len(sweep.jobs) == 4 and sweep.outdated == 1
     for job in sweep.jobs:

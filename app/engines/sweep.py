@@ -18,7 +18,7 @@ from typing import TextIO
 
 from joblib import cpu_count
 
-from app import runs
+from app import resume, runs
 from app.checkpoint import write_atomic
 from app.config import dump, load
 from app.engines.flower import SuperLink, end_marked
@@ -61,7 +61,7 @@ class Sweep:
                 run.path.rename(target)
             else:
                 shutil.rmtree(run.path)
-        if job.run_dir.is_dir() and not any(path.is_file() for path in job.run_dir.rglob("*")):
+        if job.run_dir.is_dir() and not _holds_files(job.run_dir):
             shutil.rmtree(job.run_dir)  # broken off before its first file
 
 
@@ -208,4 +208,8 @@ def _name(label: str) -> str:
 
 
 def _holds_files(path: Path) -> bool:
-    return path.exists() and (not path.is_dir() or any(each.is_file() for each in path.rglob("*")))
+    """Whether there is more than the folders, the lock and the draft of a run that ends as it begins."""
+    if not path.is_dir():
+        return path.exists()
+    files = (each.relative_to(path) for each in path.rglob("*") if each.is_file())
+    return any(file != Path(resume.FOLDER, resume.LOCK) and not file.match(".config.yaml.*") for file in files)
