@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from app import figures, messages, report, strategies
 from app.algorithms.centralised import Centralised
@@ -73,7 +72,7 @@ def run(
 
 def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | None) -> dict[str, Any]:
     log_to(results.path)
-    if isinstance(grid, InMemoryGrid):  # a simulation's: its own tenth of a second can be longer than a round
+    if hasattr(grid, "pull_interval"):  # a simulation's: its own tenth of a second can be longer than a round
         grid.pull_interval = PULL_SECONDS
     server = Server(CohortGrid(grid), config, results, on_round)
     try:

@@ -5,12 +5,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from app.data.source import TEST, TRAIN, UNSET, VAL, Blocks, Source
 from app.errors import FedgeoError
+from app.npy import read_header
 
 _OFFICIAL = {"train": TRAIN, "val": VAL, "test": TEST}
 _ROWS = 4096  # rows checked at a time, so that the check needs little memory
@@ -74,20 +74,16 @@ def _read(file: Path, archive: np.lib.npyio.NpzFile) -> Source:
     )
 
 
-def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether columns come first, and type of the array that ``member`` holds; its data comes next."""
-    version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(member)
-
-
 def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> Blocks:
     """The domains' embeddings, none of them read yet beyond a check."""
     dimension = None
     blocks = []
+    members = archive.zip
+    assert members is not None  # as long as the archive is open
     for part in parts:
-        with zipfile.ZipFile(file) as members, members.open(f"{part}_X.npy") as member:
-            shape, columns_first, dtype = _header(member)
+        entry = members.getinfo(f"{part}_X.npy")
+        with members.open(entry) as member:
+            shape, columns_first, dtype = read_header(member)
             if dtype.kind != "f" or len(shape) != 2 or shape[1] == 0:
                 raise FedgeoError(f"{file}: {part}_X must be floating point of shape (n, p), not {dtype} {shape}")
             if shape[0] == 0:
@@ -97,11 +93,10 @@ def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> Bl
                 raise FedgeoError(
                     f"{file}: {part}_X has dimension {shape[1]}, {parts[0]}_X {dimension}: use one encoder"
                 )
-            stored = members.getinfo(f"{part}_X.npy").compress_type == zipfile.ZIP_STORED
-            if stored and not columns_first and dtype.itemsize <= 4:
+            if entry.compress_type == zipfile.ZIP_STORED and not columns_first and dtype.itemsize <= 4:
                 while member.read(2**20):  # to the end, where the checksum is compared
                     pass
-                block = _mapped(file, members.getinfo(f"{part}_X.npy"))
+                block = _mapped(file, entry)
             else:
                 block = archive[f"{part}_X"]
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
@@ -118,7 +113,7 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> np.ndarray:
         raw.seek(member.header_offset)
         name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
         raw.seek(name + extra, 1)
-        shape, _, dtype = _header(raw)
+        shape, _, dtype = read_header(raw)
         return np.memmap(file, dtype, "r", raw.tell(), shape)
 
 

@@ -14,6 +14,7 @@ from flwr.common.constant import SType
 
 from app.errors import FedgeoError
 from app.models.base import Weights
+from app.npy import read_header
 from app.validation import only
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
@@ -82,8 +83,6 @@ def taken_over(array: Array) -> np.ndarray:
     buffer = io.BytesIO(array.__dict__.pop("data"))
     array.__dict__.pop("_chunks", None)
     try:
-        version = np.lib.format.read_magic(buffer)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, by_column, dtype = read_header(buffer)
         values = np.frombuffer(buffer.getbuffer(), dtype, offset=buffer.tell())
         values = values.reshape(shape, order="F" if by_column else "C")
