@@ -268,7 +268,7 @@ def test_a_state_that_stays_as_it_began_misses_the_reference(name: str, forget: 
 HOOKS = [
     (name, hook)
     for name, (algorithm, _) in METHODS.items()
-    for hook in ("loss", "correct", "aggregate")
+    for hook in ("loss", "tilt", "pull", "correct", "aggregate")
     if getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
 ]
 

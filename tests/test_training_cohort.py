@@ -250,11 +250,27 @@ def test_momentum_goes_on_from_kept_moments() -> None:
     assert_same(ours, reference, 1e-10)
 
 
-def test_the_company_changes_a_result_by_rounding_only() -> None:
+@pytest.mark.parametrize(("algorithm", "tolerance"), [(FedAvg(), 0.0), (Moon(), 1e-12)], ids=name)
+def test_the_company_changes_a_result_by_rounding_at_most(algorithm: Algorithm, tolerance: float) -> None:
     sets = tensors(SIZES, np.float64)
-    begun = [local(FedAvg(), k, torch.float64) for k in range(len(sets))]
-    alone = cohort.train([Member(sets[2], begun[2], order(2))], FedAvg(), SETTINGS)
-    assert_same(together(sets, FedAvg(), SETTINGS, begun)[2:3], [r for r in alone if isinstance(r, LocalResult)], 1e-12)
+    begun = [local(algorithm, k, torch.float64) for k in range(len(sets))]
+    alone = cohort.train([Member(sets[2], begun[2], order(2))], algorithm, SETTINGS)
+    ours = together(sets, algorithm, SETTINGS, begun)[2:3]
+    assert_same(ours, [r for r in alone if isinstance(r, LocalResult)], tolerance)
+
+
+@dataclass(frozen=True)
+class Signs(Algorithm):
+    """A direction that is not affine in the weights."""
+
+    def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
+        return {name: g.sign() for name, g in gradients.items()}
+
+
+def test_a_direction_of_its_own_gives_what_the_plain_loop_gives() -> None:
+    sets = tensors(SIZES, np.float64)
+    begun = [local(Signs(), k, torch.float64) for k in range(len(sets))]
+    assert_same(together(sets, Signs(), SETTINGS, begun), one_by_one(sets, Signs(), SETTINGS, begun), 1e-10)
 
 
 def test_training_leaves_what_it_was_given_alone() -> None:
@@ -283,6 +299,15 @@ def test_a_client_whose_loss_is_not_finite_leaves_the_others_be() -> None:
     assert "not finite" in str(results[2])
     others = [r for r in results if isinstance(r, LocalResult)]
     assert_same(others, [r for k, r in enumerate(reference) if k != 2], 1e-12)
+
+
+def test_a_client_with_a_label_outside_the_classes_leaves_the_others_be() -> None:
+    sets = tensors(SIZES)
+    sets[1].y[0] = C
+    results = cohort.train(
+        [Member(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
+    )
+    assert [type(r) for r in results] == [LocalResult, IndexError, *[LocalResult] * 3]
 
 
 def test_a_client_without_samples_leaves_the_others_be() -> None:

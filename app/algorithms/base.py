@@ -112,9 +112,26 @@ class Algorithm:
         """The local objective of each sample, (..., B). x (..., B, p), y (..., B)."""
         return cross_entropy(forward(weights, x).logits, y)
 
+    @property
+    def pull(self) -> float:
+        """How strongly a client's weights are drawn back to w_t."""
+        return 0.0
+
+    def tilt(self, local: Local) -> Weights:
+        """What is added to every gradient of this round, by the weights' names; nothing where it is empty."""
+        return {}
+
     def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
-        """The direction to step along, from the gradient of the mean loss (and weight decay is added later)."""
-        return gradients
+        """The direction to step along, g + tilt + pull (w - w_t), from the gradient g of the mean loss.
+
+        Weight decay is added later. A method whose direction is another function of g and w replaces this.
+        """
+        tilt, pull = self.tilt(local), self.pull
+        corrected = {}
+        for name, g in gradients.items():
+            g = g + tilt[name] if tilt else g
+            corrected[name] = g + pull * (weights[name] - local.start[name]) if pull else g
+        return corrected
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         """After the last step: (what to send up beside the weights, the client's new state)."""

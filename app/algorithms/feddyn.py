@@ -36,11 +36,12 @@ class FedDyn(Algorithm):
     def client_state(self, weights: Weights) -> Weights:
         return {name: torch.zeros_like(w) for name, w in weights.items()}
 
-    def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
-        return {
-            name: g - local.state[name] + self.alpha * (weights[name] - local.start[name])
-            for name, g in gradients.items()
-        }
+    @property
+    def pull(self) -> float:
+        return self.alpha
+
+    def tilt(self, local: Local) -> Weights:
+        return {name: -h for name, h in local.state.items()}
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         return {}, {

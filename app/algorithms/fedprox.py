@@ -8,8 +8,7 @@ mu = 0 is FedAvg.
 
 from dataclasses import dataclass
 
-from app.algorithms.base import Algorithm, Local, NonNegative
-from app.models.base import Weights
+from app.algorithms.base import Algorithm, NonNegative
 
 
 @dataclass(frozen=True)
@@ -18,5 +17,6 @@ class FedProx(Algorithm):
 
     mu: NonNegative = 0.01
 
-    def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
-        return {name: g + self.mu * (weights[name] - local.start[name]) for name, g in gradients.items()}
+    @property
+    def pull(self) -> float:
+        return self.mu

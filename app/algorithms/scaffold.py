@@ -34,8 +34,8 @@ class Scaffold(Algorithm):
     def client_state(self, weights: Weights) -> Weights:
         return {name: torch.zeros_like(w) for name, w in weights.items()}
 
-    def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
-        return {name: g - local.state[name] + local.shared[name] for name, g in gradients.items()}
+    def tilt(self, local: Local) -> Weights:
+        return {name: c - local.state[name] for name, c in local.shared.items()}
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         length = trained.lr * effective_steps(trained.steps, trained.momentum)

@@ -20,7 +20,7 @@ LR, MOMENTUM, DECAY = 0.01, 0.9, 1e-5
 
 
 def cohort() -> list[Pair]:
-    """A round of SGD with momentum over all clients, in chunks of ten, against torch's own loop a client."""
+    """A round of SGD with momentum over all clients against torch's own loop a client."""
     sets = clients()
 
     def ours() -> list[torch.Tensor]:
