@@ -146,7 +146,8 @@ class AugmentedSet:
             if source.shape is None and settings.kind in ("ggeur", "fedfa"):
                 self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
         self.sizes = np.array(sizes, dtype=np.int64)
-        self.added = int(self.sizes.sum()) - len(self._x)
+        self._length = int(self.sizes.sum())
+        self.added = self._length - len(self._x)
         self._shaped = np.array(shaped, dtype=bool)
         self.perturbed = int(self.sizes[self._shaped].sum())
         self._energy = np.full(len(sizes), np.nan)  # sum of ||beta||^2 of each block, once it was drawn
@@ -154,7 +155,7 @@ class AugmentedSet:
         self._whole: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __len__(self) -> int:
-        return int(self.sizes.sum())
+        return self._length
 
     @property
     def dimension(self) -> int:

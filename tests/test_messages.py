@@ -93,13 +93,6 @@ def test_only_simulated_nodes_have_a_place() -> None:
         messages.node_place(context(**{"partition-id": 2, "num-partitions": 5, "data-path": "x"}))
 
 
-def test_weights_that_are_not_finite_are_refused_by_client() -> None:
-    request = Message(RecordDict(), 4, messages.TRAIN)
-    bad = messages.train_reply({"w": torch.tensor([1.0, float("nan")])}, {}, {"num-examples": 3})
-    with pytest.raises(FedgeoError, match="client 4: w holds values that are not finite"):
-        messages.read_update(Message(bad, reply_to=request))
-
-
 def test_a_view_is_no_copy_and_can_be_sent_on() -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     view, sent = messages.View(values[:, :2]), messages.to_record({"a": values[:, :2]})["a"]

@@ -140,5 +140,5 @@ def test_where_nothing_can_be_written_it_is_compiled_again(monkeypatch: pytest.M
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", compiler)
-    assert compiled._compiled.__wrapped__("float64") is compiled._descend
+    assert compiled._compiled.__wrapped__(np.dtype("float64")) is compiled._descend
     assert asked == [True, False]

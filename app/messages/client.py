@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from app.algorithms.base import Update
@@ -58,13 +57,9 @@ def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | 
 
 
 def read_update(reply: Message) -> Update:
-    """One client's training reply. Raises FedgeoError naming the client if a weight is not finite."""
-    client = reply.metadata.src_node_id
+    """One client's training reply, which ``CohortGrid.check`` has found to be one."""
     weights, extra = split_weights(cast(ArrayRecord, reply.content[ARRAYS]))
-    for name, value in {**weights, **extra}.items():
-        if not bool(torch.isfinite(value).all()):
-            raise FedgeoError(f"client {client}: {name} holds values that are not finite")
-    return Update(client, weights, extra, number(_metrics(reply.content), "num-examples"))
+    return Update(reply.metadata.src_node_id, weights, extra, number(_metrics(reply.content), "num-examples"))
 
 
 def statistics_content(what: str) -> RecordDict:
@@ -95,11 +90,8 @@ def read_question(content: RecordDict) -> tuple[str, Weights]:
 
 
 def read_answer(reply: Message) -> Weights:
-    """One client's answer to a question. Raises FedgeoError naming the client if a value is not finite."""
+    """One client's answer to a question, which ``CohortGrid.check`` has found to be one."""
     answer, _ = split_weights(reply.content.array_records[ARRAYS])
-    for name, value in answer.items():
-        if not bool(torch.isfinite(value).all()):
-            raise FedgeoError(f"client {reply.metadata.src_node_id}: {name} holds values that are not finite")
     return answer
 
 

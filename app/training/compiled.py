@@ -54,29 +54,26 @@ def descend(
     x, cut into batches of ``batch_size``, the last one smaller. Raises ValueError where shapes differ, IndexError for
     a row outside x or a label outside the classes.
     """
-    dtype = weight.value.dtype
-    numbers = tuple(dtype.type(number) for number in step)
-    return _compiled(dtype.name)(x, labels, order, batch_size, steps, weight, bias, *numbers)
+    return _compiled(weight.value.dtype)(x, labels, order, batch_size, steps, weight, bias, step)
 
 
 @cache
-def _compiled(dtype: str) -> Any:
+def _compiled(dtype: np.dtype) -> Any:
     """``_descend`` for float32 or float64: compiled once a process, or read from where an earlier one left it."""
-    real = getattr(types, dtype)
+    real = numba.from_dtype(dtype)
     whole = types.Array(types.int64, 1, "C", readonly=True)
     parameters = [types.NamedUniTuple(types.Array(real, ndim, "C"), 4, Parameter) for ndim in (2, 1)]
     samples = types.Array(real, 2, "C", readonly=True)
     result = types.Tuple((types.int64, types.float64))
-    signature = result(samples, whole, whole, types.int64, types.int64, *parameters, real, real, real, real)
+    step = types.NamedUniTuple(types.float64, 4, Step)
+    signature = result(samples, whole, whole, types.int64, types.int64, *parameters, step)
     try:
         return numba.njit(signature, cache=True, **OPTIONS)(_descend)
     except (RuntimeError, OSError):  # there is no folder that it could be left in
         return numba.njit(signature, **OPTIONS)(_descend)
 
 
-def _descend(  # type: ignore[no-untyped-def]
-    x, labels, order, batch_size, steps, weight, bias, lr, momentum, weight_decay, pull
-):
+def _descend(x, labels, order, batch_size, steps, weight, bias, step):  # type: ignore[no-untyped-def]
     classes, p = weight.value.shape
     if x.shape[1] != p or len(bias.value) != classes or len(labels) != len(order) or batch_size < 1:
         raise ValueError("samples, labels and weights do not fit each other")
@@ -98,9 +95,8 @@ def _descend(  # type: ignore[no-untyped-def]
         losses += _slopes(labels[first : first + batch], slopes, filled)
         _gradients(x, rows[:filled], slopes, gradient, sums)
         for c in range(classes):
-            _move(weight.value[c], weight.velocity[c], weight.start[c], weight.tilt[c], gradient[c],
-                  lr, momentum, weight_decay, pull)  # fmt: skip
-        _move(bias.value, bias.velocity, bias.start, bias.tilt, sums, lr, momentum, weight_decay, pull)
+            _move(weight.value[c], weight.velocity[c], weight.start[c], weight.tilt[c], gradient[c], step)
+        _move(bias.value, bias.velocity, bias.start, bias.tilt, sums, step)
         done += 1
     return done, losses
 
@@ -174,7 +170,10 @@ def _gradients(x, rows, slopes, gradient, sums):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _move(value, velocity, start, tilt, gradient, lr, momentum, weight_decay, pull):  # type: ignore[no-untyped-def]
+def _move(value, velocity, start, tilt, gradient, step):  # type: ignore[no-untyped-def]
+    real = value.dtype.type
+    lr, momentum = real(step.lr), real(step.momentum)
+    weight_decay, pull = real(step.weight_decay), real(step.pull)
     for j in range(len(value)):
         towards = gradient[j] + tilt[j] + pull * (value[j] - start[j]) + weight_decay * value[j]
         velocity[j] = momentum * velocity[j] + towards
