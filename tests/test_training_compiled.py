@@ -1,6 +1,7 @@
 """The compiled steps of a linear head against the same steps in numpy, and what they refuse."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -126,11 +127,29 @@ print(descend(np.ones((2, 3)), np.array([0, 1]), np.arange(2), 2, 1, zeros(2, 3)
 """
 
 
-def test_where_nothing_can_be_written_it_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {**os.environ, "NUMBA_CACHE_DIR": "/proc/nowhere", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], env=env, capture_output=True, text=True, check=True)
-    count, loss = done.stdout.strip("()\n").split(",")
+def run_script(home: Path, root: Path = ROOT) -> str:
+    """What a new process of this user says of the compiled code that it found; its steps must be right."""
+    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(root), "NUMBA_DEBUG_CACHE": "1"}
+    env.pop("NUMBA_CACHE_DIR", None)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=env, capture_output=True, text=True, check=True)
+    *said, result = done.stdout.strip().splitlines()
+    count, loss = result.strip("()").split(",")
     assert (int(count), float(loss)) == (1, pytest.approx(np.log(2)))
+    return "\n".join(said)
+
+
+def test_it_is_compiled_once_for_all_copies_of_the_source(tmp_path: Path) -> None:
+    assert "data saved" in run_script(tmp_path)
+    shutil.copytree(ROOT / "app", tmp_path / "copy" / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    said = run_script(tmp_path, tmp_path / "copy")
+    assert "data loaded" in said and "data saved" not in said
+    source = tmp_path / "copy" / "app" / "training" / "compiled.py"
+    source.write_text(source.read_text() + "\n")
+    assert "data loaded" not in run_script(tmp_path, tmp_path / "copy")
+
+
+def test_where_nothing_can_be_written_it_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "data saved" not in run_script(Path("/proc/nowhere"))
     asked: list[bool] = []
 
     def compiler(*signature: Any, cache: bool = False, **options: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from app.algorithms.base import Algorithm, Trained
 from app.errors import FedgeoError
 from app.models.base import Weights
-from app.training import compiled, stacked
+from app.training import stacked
 from app.training.member import BIAS, WEIGHT, Ended, Member, runs
 from app.training.plain import LocalResult, LocalSettings
 
@@ -68,6 +68,8 @@ def _is_compiled(algorithm: Algorithm) -> bool:
 
 def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSettings) -> Ended | Exception:
     """All steps of one client, compiled; or what is wrong with it."""
+    from app.training import compiled  # its compiler takes a while to import: only where something is trained
+
     start, tilt, velocity = member.local.start, algorithm.tilt(member.local), _velocity(member)
     weights = {name: value.clone(memory_format=torch.contiguous_format) for name, value in start.items()}
     weight, bias = (
