@@ -9,9 +9,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,8 @@ from rich.table import Table
 from app.algorithms.base import Algorithm
 from app.arms import half_width
 from app.config import Config, Linear, dump, load
-from app.engines.launch import plan, run_in_process
+from app.engines.launch import Job, plan, run_in_process
+from app.engines.workers import Outcome, Silent, run_jobs
 from app.errors import FedgeoError
 from app.node import local_algorithm
 from app.strategies.checks import first_head
@@ -163,15 +162,18 @@ def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[
         for task in todo:
             ended(task, run_one(folder, task))
         return faults
-    # fresh processes: a fork of one that has run torch may hang
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    planned: dict[Job, Task] = {}
+    for task in todo:
         try:
-            running = {pool.submit(run_one, folder, task): task for task in todo}
-            for future in as_completed(running):
-                ended(running[future], future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+            planned[plan(task.overrides, task.name, folder / task.name)] = task
+        except FedgeoError as error:
+            ended(task, str(error))
+
+    class Ends(Silent):
+        def end(self, outcome: Outcome) -> None:
+            ended(planned[outcome.job], outcome.error)
+
+    run_jobs(list(planned), jobs, Ends())
     return faults
 
 

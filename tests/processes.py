@@ -14,7 +14,7 @@ import psutil
 
 from app.engines.launch import Job
 from app.engines.link import MARK, Link
-from app.engines.workers import Outcome
+from app.engines.workers import Silent
 from tests.conftest import ROOT
 
 WAIT = 300.0  # seconds that a busy machine may take for what takes a few
@@ -78,18 +78,12 @@ def kill(process: "subprocess.Popen[str]") -> Started:
     return Started(tuple(children), frozenset(programs), frozenset(marks), frozenset(homes))
 
 
-class Killer:
+class Killer(Silent):
     """Listens to a run and, once it has heard of round ``number``, kills processes of its SuperLink."""
 
     def __init__(self, link: Link, command: str = "", number: int = 0) -> None:
         self.link, self.command, self.number = link, command, number
         self.killed: list[psutil.Process] = []
-
-    def begin(self, job: Job) -> None: ...
-
-    def note(self, text: str, job: Job | None = None) -> None: ...
-
-    def end(self, outcome: Outcome) -> None: ...
 
     def round(self, job: Job, row: dict[str, Any]) -> None:
         if row["round"] == self.number:

@@ -1,17 +1,19 @@
 """The comparison: tuned on validation alone, nothing repeated, one table."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from app import comparison
 from app.comparison import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
 from app.errors import FedgeoError
 from scripts import compare as script
-from tests.conftest import ROOT
+from tests.processes import start, wait_for
 
 SHARED = ("federation.rounds=2", "training.epochs=1")
 RATES = (0.05, 0.5)
@@ -81,9 +83,10 @@ def test_a_broken_run_is_done_again_and_other_settings_are_refused(
     assert not (tmp_path / task.name).exists()
 
 
-def test_a_rate_that_diverges_is_out_and_all_of_them_are_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_rate_that_diverges_is_out_and_all_of_them_are_an_error(tmp_path: Path, jobs: int) -> None:
     (arm,) = few("none")
-    faults = run_all(tmp_path, [Task(arm, 1e38, 1), Task(arm, 0.5, 1)], jobs=1, note=lambda _: None)
+    faults = run_all(tmp_path, [Task(arm, 1e38, 1), Task(arm, 0.5, 1)], jobs, note=lambda _: None)
     assert [task.rate for task in faults] == [1e38]
     assert choose(tmp_path, arm, (0.5, 1e38), (1,), faults) == 0.5
     with pytest.raises(FedgeoError, match="quickstart, fedavg, none: failed at every learning rate: "):
@@ -149,22 +152,30 @@ def test_an_arm_is_a_method_and_an_augmentation() -> None:
         arms({"quickstart": ("experiment=quickstart",)}, ["fedavg"], ())
 
 
-@pytest.mark.slow
-def test_the_command_runs_in_several_processes_and_resumes(tmp_path: Path) -> None:
-    import subprocess
-    import sys
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_cannot_be_run_at_all_is_a_fault_of_its_run(tmp_path: Path, jobs: int) -> None:
+    (arm,) = few("none data=features data.path=/nowhere.npz")
+    (fault,) = run_all(tmp_path, [Task(arm, 0.5, 1)], jobs, note=lambda _: None).values()
+    assert "/nowhere.npz" in fault
 
+
+@pytest.mark.slow
+def test_the_command_runs_in_several_processes_and_goes_on_after_it_was_stopped(tmp_path: Path) -> None:
     words = ["quickstart", "--methods", "fedavg", "--variations", "none", "repeat", "--rates", "0.5"]
-    words += ["--seeds", "1", "2", "--set", *SHARED, "--folder", str(tmp_path / "out")]
+    words += ["--seeds", "1", "2", "3", "--set", *SHARED, "--folder", str(tmp_path / "out")]
+    stopped = start("compare.py", tmp_path, *words, "--jobs", "2")
+    wait_for("a run that is done", lambda: list((tmp_path / "out").rglob("summary.json")))
+    workers = psutil.Process(stopped.pid).children(recursive=True)
+    assert workers
+    stopped.send_signal(signal.SIGTERM)
+    stopped.communicate()
+    assert stopped.returncode != 0
+    wait_for("its workers to end", lambda: not any(worker.is_running() for worker in workers))
     for jobs in ("2", "1"):
-        ran = subprocess.run(
-            [sys.executable, str(ROOT / "scripts" / "compare.py"), *words, "--jobs", jobs],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        assert ("done" in ran.stdout) == (jobs == "2")
+        again = start("compare.py", tmp_path, *words, "--jobs", jobs)
+        said, _ = again.communicate()
+        assert again.returncode == 0, said
+        assert ("done" in said) == (jobs == "2")
         assert (tmp_path / "out" / "table.md").read_text().count("| fedavg |") == 2
 
 

@@ -42,6 +42,18 @@ class Listener(Protocol):
     def end(self, outcome: Outcome) -> None: ...
 
 
+class Silent:
+    """A listener that does nothing, for those that want to know some of it."""
+
+    def begin(self, job: Job) -> None: ...
+
+    def round(self, job: Job, row: dict[str, Any]) -> None: ...
+
+    def note(self, text: str, job: Job | None = None) -> None: ...
+
+    def end(self, outcome: Outcome) -> None: ...
+
+
 class Worker:
     """A fresh process (a fork of one that has run torch may hang) and the pipe to it."""
 
