@@ -31,7 +31,7 @@ from scripts.benchmarks.augment import augment  # noqa: E402
 from scripts.benchmarks.clients import clients  # noqa: E402
 from scripts.benchmarks.cohort import cohort  # noqa: E402
 from scripts.benchmarks.encode import encode  # noqa: E402
-from scripts.benchmarks.engines import engines  # noqa: E402
+from scripts.benchmarks.engines import engines, overhead  # noqa: E402
 from scripts.benchmarks.pair import Pair  # noqa: E402
 from scripts.benchmarks.statistics import statistics as class_statistics  # noqa: E402
 
@@ -41,6 +41,7 @@ examples:
   scripts/benchmark.py spdnet --json     the same as one JSON object
   scripts/benchmark.py cohort            100 clients' local training against a plain loop
   scripts/benchmark.py engines           a round over Flower against one client a node; takes minutes
+  scripts/benchmark.py overhead          a round in process against its computation alone
   scripts/benchmark.py clients           500 clients over Flower, their time and memory; takes minutes
 """
 # --- the benchmarks: each gives one pair a setting; the others stand in scripts/benchmarks -----------------
@@ -125,6 +126,7 @@ BENCHMARKS: dict[str, Callable[[], list[Pair]]] = {
     "spdnet": spdnet,
     "aggregate": aggregate,
     "engines": engines,
+    "overhead": overhead,
     "clients": clients,
     "encode": encode,
 }

@@ -26,6 +26,15 @@ def test_spdnet_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(found[key] > 0 for key in ("ours_s", "reference_s", "ratio", "ours_mb", "reference_mb"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cohort", "statistics", "augment", "aggregate", "overhead"])
+def test_both_sides_give_the_same(name: str) -> None:
+    pairs = benchmark.BENCHMARKS[name]()
+    assert pairs
+    for pair in pairs:
+        pair.agree()  # raises where they do not
+
+
 def test_results_that_differ_have_no_ratio(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

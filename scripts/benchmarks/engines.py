@@ -188,31 +188,44 @@ class Sampled:
             self.peak = max(self.peak, total / 1e6)
 
 
+WHAT = f"{CLIENTS} clients x 500 x {DIMENSION}, {CLASSES} classes, batch {BATCH}, {EPOCHS} epochs, SGD momentum"
+
+
 def engines() -> list[Pair]:
-    """The wall clock of a round after the first, over Flower and in process, from the same samples and start."""
-    folder = Path(tempfile.mkdtemp(prefix="fedgeo-benchmark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = Federation(folder)
-    what = f"{CLIENTS} clients x 500 x {DIMENSION}, {CLASSES} classes, batch {BATCH}, {EPOCHS} epochs, SGD momentum"
+    """The wall clock of a round after the first over Flower, from the same samples and start."""
+    made = _federation()
     return [
         Pair(
-            f"{what}; seconds a round through flwr run on {WORKERS} cores; against stock Flower with one client a node",
+            f"{WHAT}; seconds a round through flwr run on {WORKERS} cores; against stock Flower with one client a node",
             lambda: lambda: made.mean(made.over_flower()),
             lambda: lambda: made.mean(made.stock()),
             made.agree_with_stock,
             pairs=5,
             warm_up=0,
             memory=lambda: (made.ours.peak, made.theirs.peak),
-        ),
+        )
+    ]
+
+
+def overhead() -> list[Pair]:
+    """The wall clock of a round after the first in process, against its computation alone."""
+    made = _federation()
+    return [
         Pair(
-            f"{what}; seconds a round in process; against the computation alone, without messages and files",
+            f"{WHAT}; seconds a round in process; against the computation alone, without messages and files",
             lambda: lambda: made.mean(made.in_process()),
             lambda: made.computation,
             made.agree_with_computation,
             pairs=5,
             warm_up=0,
-        ),
+        )
     ]
+
+
+def _federation() -> "Federation":
+    folder = Path(tempfile.mkdtemp(prefix="fedgeo-benchmark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Federation(folder)
 
 
 class Federation:
