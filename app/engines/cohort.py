@@ -12,7 +12,7 @@ from flwr.supercore.run import Run
 
 from app import messages as records
 from app.errors import MISSING, FedgeoError
-from app.node import hosted
+from app.placement import hosted
 
 log = logging.getLogger(__name__)
 Check = Callable[[Message, RecordDict], None]
