@@ -13,7 +13,7 @@ from torch.func import functional_call
 from app.errors import FedgeoError
 from app.manifolds import distance_to_stiefel, proj_avg, project, random_stiefel, retract, rl_avg
 from app.models.spdnet import SPDNet, bimap
-from tests.spd import covariances, differences, generator, normal, with_eigenvalues
+from tests.matrices import covariances, differences, generator, normal, with_eigenvalues
 
 EPSILON = 0.1
 

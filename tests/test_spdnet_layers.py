@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from app.models.spdnet import bimap, re_eig, re_log_eig
-from tests.spd import covariances, differences, normal, with_eigenvalues
+from tests.matrices import covariances, differences, normal, with_eigenvalues
 
 EPSILON = 0.1
 
