@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from app import figures
 from app.engines.inprocess import InProcessGrid
 from app.replies import Replies
 from app.server import Server
 from tests.malformed import fresh
-from tests.running import run_in_process
+from tests.running import draw_nothing, run_in_process
 
 SMALL = ("federation.rounds=1", "training.epochs=1")
 RUNS = {
@@ -84,7 +83,6 @@ def _record(words: tuple[str, ...], folder: Path) -> Recorded:
         patch.setattr(Server, "__init__", init)
         patch.setattr(Replies, "check", checked)
         patch.setattr(InProcessGrid, "_call", called)
-        for drawn in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
-            patch.setattr(figures, drawn, lambda *_: None)
+        draw_nothing(patch)
         run_in_process(folder, *words)
     return kept[0]
