@@ -1,8 +1,13 @@
-"""What a person sees in the terminal: a live progress display, and tables."""
+"""What a person sees in the terminal: a live progress display, tables and results, and an orderly end."""
 
+import os
+import signal
+import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from app.checkpoint import write_atomic
 from app.engines.launch import Job
 from app.engines.workers import Outcome
 from app.tables import SIMULATED
@@ -32,6 +38,34 @@ def say(text: str) -> None:
     Console(stderr=text.startswith(("error", "interrupted"))).print(
         text, soft_wrap=True, markup=False, highlight=False
     )
+
+
+def deliver(content: str, out: Path | None, what: str) -> bool:
+    """Print ``content``, or write it to the file ``out`` and say where ``what`` is.
+
+    Returns False where whoever reads the output (head, a pager) has seen enough. Raises OSError for a file that cannot
+    be written.
+    """
+    try:
+        if out is None:
+            print(content, end="", flush=True)
+        else:
+            write_atomic(out, content.encode())
+            say(f"{what}: {out}")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is flushed into it at the end
+        return False
+    return True
+
+
+def end_as_by_ctrl_c(*signals: signal.Signals) -> None:
+    """End by these signals as by Ctrl-C, so that everything that was started is ended too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in signals:
+        signal.signal(number, interrupt)
 
 
 class Progress:

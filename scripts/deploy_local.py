@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -26,7 +25,7 @@ from app.errors import FedgeoError  # noqa: E402
 from app.rehearsal import data_path, write_shares  # noqa: E402
 from app.results import check_new  # noqa: E402
 from app.site_check import check_site  # noqa: E402
-from app.terminal import Progress, say, show_summaries  # noqa: E402
+from app.terminal import Progress, end_as_by_ctrl_c, say, show_summaries  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -40,8 +39,7 @@ examples:
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 the run failed, 2 refused before anything started."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     try:
         job, sites = prepare(options)
     except FedgeoError as error:
@@ -115,11 +113,6 @@ def rehearse(job: Job, sites: list[LocalSite]) -> int:
         say(f"{site.name}: {site.output}")
     say(real_thing(job.config.experiment, job.overrides))
     return 1 if outcome.error else 0
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, so that everything that was started is ended too."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

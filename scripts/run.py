@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -22,7 +21,7 @@ from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run
 from app.errors import FedgeoError  # noqa: E402
 from app.overview import Overview  # noqa: E402
 from app.runs import OUTDATED, find  # noqa: E402
-from app.terminal import Progress, positive, say, show_summaries, show_tables  # noqa: E402
+from app.terminal import Progress, end_as_by_ctrl_c, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -41,8 +40,7 @@ Keys and their meaning are in conf/; `--config` prints what a run would use. Gro
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 a run failed, 2 refused before anything started."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
+    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
     try:
         if options.config:
             from app.config import dump, load
@@ -150,11 +148,6 @@ def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], in
         return 1 if failed else 0
 
     return begin
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, so that everything that was started is ended too."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
