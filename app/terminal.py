@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +19,7 @@ from rich.table import Table
 from app.checkpoint import write_atomic
 from app.engines.launch import Job
 from app.engines.workers import Outcome
+from app.errors import FedgeoError
 from app.tables import SIMULATED
 from app.tables import Table as Words
 
@@ -66,6 +67,29 @@ def end_as_by_ctrl_c(*signals: signal.Signals) -> None:
 
     for number in signals:
         signal.signal(number, interrupt)
+
+
+def exit_code(prepare: Callable[[], Callable[[], int]], interrupted: str) -> int:
+    """The exit code of a script that runs something, which ends by a signal as by Ctrl-C.
+
+    prepare: checks everything and returns the call that begins, which returns 0, or 1 where a run failed. 2 where
+    ``prepare`` refuses, so that nothing was started; 130 after an interruption, when ``interrupted`` tells what became
+    of everything.
+    """
+    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    try:
+        begin = prepare()
+    except FedgeoError as error:
+        say(f"error: {error}")
+        return 2
+    try:
+        return begin()
+    except (FedgeoError, OSError) as error:  # a folder that cannot be written, a full disk
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say(f"interrupted: {interrupted}")
+        return 130
 
 
 class Progress:

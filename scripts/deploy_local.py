@@ -9,8 +9,8 @@ import argparse
 import contextlib
 import io
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -25,7 +25,7 @@ from app.errors import FedgeoError  # noqa: E402
 from app.rehearsal import data_path, write_shares  # noqa: E402
 from app.results import check_new  # noqa: E402
 from app.site_check import check_site  # noqa: E402
-from app.terminal import Progress, end_as_by_ctrl_c, say, show_summaries  # noqa: E402
+from app.terminal import Progress, exit_code, say, show_summaries  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -39,20 +39,7 @@ examples:
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 the run failed, 2 refused before anything started."""
     options = parse(arguments)
-    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
-    try:
-        job, sites = prepare(options)
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 2
-    try:
-        return rehearse(job, sites)
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted: everything that was started has been ended")
-        return 130
+    return exit_code(lambda: partial(rehearse, *prepare(options)), "everything that was started has been ended")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
