@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from app.anchors import Move, SampleSource, anchor_rows, sample_sources
 from app.domain_shift import Transfer
 from app.errors import FedgeoError
 from app.gaussians import Diagonal, Gaussians
@@ -16,7 +17,6 @@ from app.training.samples import taken
 BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
 WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
 KINDS = ("none", "repeat", "ggeur", "fedfa", "shift")
-FILL = 0  # the source number of step 1; the prototype of client k is source k + 1
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,6 @@ def check_domains(domains: Collection[str | None]) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """Drawn samples of one class that share their anchors: rows of the real samples, or one mean.
-
-    offset: float32 (p,), what every anchor is moved by; None for nothing.
-    """
-
-    label: int
-    number: int
-    total: int
-    anchors: np.ndarray  # int64 (n,), rows of x; or float32 (p,), one mean
-    shape: Shape | Diagonal | None
-    offset: np.ndarray | None = None
-
-
 class AugmentedSet:
     """A client's samples, real and drawn, in blocks that are computed when they are asked for.
 
@@ -124,15 +109,16 @@ class AugmentedSet:
         self._scale = settings.scale
         self._key = (seed, client)
         self._x, self._y = _checked(x, y, classes, seed, client)
-        self._sources: list[_Source] = []
+        self._sources: list[SampleSource] = []
         if settings.kind != "none":
-            move = _Move(geometry, client) if isinstance(geometry, Transfer) else None
+            move = Move(geometry, client) if isinstance(geometry, Transfer) else None
             if isinstance(geometry, Transfer):
                 geometry = geometry.geometry
             elif settings.kind == "shift":
                 raise FedgeoError(f"client {client}: augmentation.kind=shift needs the shifts of the domains")
             known = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
-            self._sources = _sources(self._x, self._y, settings, known, {client} if own is None else set(own), move)
+            owners = {client} if own is None else set(own)
+            self._sources = sample_sources(self._x, self._y, settings, known, owners, move)
         sizes = _split(len(self._x))
         self._firsts: list[int] = []  # the first block of each source
         self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
@@ -243,7 +229,7 @@ class AugmentedSet:
         variance = sum(count * float((_spread(shape, self._scale) ** 2).sum()) for count, shape in shaped)
         return float(np.sqrt(variance / self.perturbed)) if self.perturbed else 0.0
 
-    def _draw(self, index: int, source: _Source, place: int, x: np.ndarray) -> int:
+    def _draw(self, index: int, source: SampleSource, place: int, x: np.ndarray) -> int:
         """Write the block's samples, anchors and perturbation, to x float32 (rows, p); returns their class."""
         if source.shape is None:
             x[:] = 0
@@ -252,12 +238,12 @@ class AugmentedSet:
         if source.anchors.dtype == np.float32:
             x += source.anchors
         else:
-            x += self._x[_turn(source, place * BLOCK, len(x))]
+            x += self._x[anchor_rows(source, place * BLOCK, len(x))]
         if source.offset is not None:
             x += source.offset
         return source.label
 
-    def _perturb(self, index: int, source: _Source, place: int, beta: np.ndarray) -> None:
+    def _perturb(self, index: int, source: SampleSource, place: int, beta: np.ndarray) -> None:
         """Write beta of the block's samples to ``beta``, by one product of whole blocks."""
         assert source.shape is not None
         noise = np.random.default_rng([*self._key, source.label, source.number, place])
@@ -332,78 +318,6 @@ def _picks(
         del x, y  # else this window would live on while the next one is drawn
     if rest is not None:
         yield *rest, torch.arange(len(rest[1]))
-
-
-class _Move:
-    """Where a client's samples go under ``shift``."""
-
-    def __init__(self, transfer: Transfer, client: int) -> None:
-        self.domains = transfer.domains
-        if client >= len(self.domains) or self.domains[client] < 0:
-            raise FedgeoError(f"client {client}: augmentation.kind=shift does not know its domain")
-        self.deltas = transfer.deltas
-        self.home = int(self.domains[client])
-        self.first = len(self.domains) + 1  # of the sources' numbers: behind FILL and the prototypes'
-
-    def spread(self, label: int, total: int, anchors: np.ndarray, shape: Shape | Diagonal | None) -> list[_Source]:
-        """``total`` samples, evenly over the other domains; from a mean (float) over all domains."""
-        real = anchors.dtype != np.float32
-        to = [d for d in range(len(self.deltas)) if not real or d != self.home]
-        parts = zip(to, np.diff(np.arange(len(to) + 1) * total // len(to)).tolist(), strict=True)
-        return [
-            _Source(label, self.first + d, part, anchors, shape, self.offset(d, real)) for d, part in parts if part
-        ]
-
-    def offset(self, domain: int, real: bool) -> np.ndarray:
-        """What takes a sample of the client, or else a class's centre, into ``domain``."""
-        return (self.deltas[domain] - (self.deltas[self.home] if real else 0)).astype(np.float32)
-
-
-def _sources(
-    x: np.ndarray,
-    y: np.ndarray,
-    settings: Augmentation,
-    geometry: Geometry | Gaussians,
-    own: set[int],
-    move: _Move | None,
-) -> list[_Source]:
-    """What is drawn: step 1 class by class, then step 2 by class and owner."""
-    shapes: dict[int, Shape | Diagonal] = {}
-    if settings.kind in ("ggeur", "fedfa") or (settings.kind == "shift" and settings.noise):
-        shapes.update(zip(geometry.classes.tolist(), geometry.shapes, strict=True))
-    held, counts = np.unique(y, return_counts=True)
-    have = dict(zip(held.tolist(), counts.tolist(), strict=True))
-    sources = []
-    for label in sorted({*have, *geometry.classes.tolist()}):
-        missing = settings.target - have.get(label, 0)
-        if label in have:
-            anchors = np.flatnonzero(y == label)
-            if settings.kind == "fedfa":
-                anchors = x[anchors].mean(axis=0, dtype=np.float64).astype(np.float32)
-        elif settings.absent == "global_mean":
-            anchors = geometry.means[geometry.row_of(label)].astype(np.float32)
-        else:
-            continue
-        if missing > 0 and move is not None:
-            sources += move.spread(label, missing, anchors, shapes.get(label))
-        elif missing > 0:
-            sources.append(_Source(label, FILL, missing, anchors, shapes.get(label)))
-    if settings.step2:
-        for row in np.lexsort((geometry.prototype_clients, geometry.prototype_classes)):
-            label, owner = int(geometry.prototype_classes[row]), int(geometry.prototype_clients[row])
-            if owner in own:
-                continue
-            anchors, offset = geometry.prototype_means[row].astype(np.float32), None
-            if move is not None and label in have:
-                anchors, offset = np.flatnonzero(y == label), move.offset(int(move.domains[owner]), real=True)
-            sources.append(_Source(label, owner + 1, settings.per_prototype, anchors, shapes.get(label), offset))
-    return sources
-
-
-def _turn(source: _Source, start: int, rows: int) -> np.ndarray:
-    """The rows of the real samples that anchor a source's samples start .. start + rows, int64 (rows,)."""
-    # Sample i of a takes anchor floor(i n / a): in order, each floor(a / n) or ceil(a / n) times.
-    return source.anchors[np.arange(start, start + rows) * len(source.anchors) // source.total]
 
 
 def _spread(shape: Shape | Diagonal, scale: str) -> np.ndarray:

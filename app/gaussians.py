@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.errors import FedgeoError
-from app.statistics import class_labels, field, refuse
+from app.statistics import ByClass, class_labels, field, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,35 +29,22 @@ class Diagonal:
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussians:
+class Gaussians(ByClass):
     """Each class's count, mean and variances, of one client or merged; with the clients' prototypes when sent down.
 
     classes: int64 (m,), ascending and unique. counts: int64 (m,). means, variances: float64 (m, p), divisor n.
     prototype_classes, prototype_clients: int64 (q,), the class and owner of each row of prototype_means (q, p).
     """
 
-    classes: np.ndarray
-    counts: np.ndarray
-    means: np.ndarray
     variances: np.ndarray
     prototype_classes: np.ndarray
     prototype_clients: np.ndarray
     prototype_means: np.ndarray
 
     @property
-    def dimension(self) -> int:
-        """p, the dimension of the embeddings."""
-        return self.means.shape[1]
-
-    @property
     def shapes(self) -> tuple[Diagonal, ...]:
         """What ``AugmentedSet`` perturbs along, a class each."""
         return tuple(Diagonal(row) for row in self.variances)
-
-    def row_of(self, label: int) -> int | None:
-        """The row of class ``label``, or None where the class is absent."""
-        row = int(np.searchsorted(self.classes, label))
-        return row if row < len(self.classes) and self.classes[row] == label else None
 
     def only(self, keep: np.ndarray) -> "Gaussians":
         """The rows where ``keep``, bool (m,), holds, and their prototypes."""

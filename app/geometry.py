@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.errors import FedgeoError
-from app.statistics import ClassStatistics, class_labels, field, packed_dtype, refuse
+from app.statistics import ByClass, ClassStatistics, class_labels, field, packed_dtype, refuse
 
 # An eigenvalue below zero by less than this share of the largest is rounding (float32 packing included).
 NEGATIVE = 1e-5
@@ -93,7 +93,7 @@ def similarity_matrix(a: Sequence[Shape], b: Sequence[Shape], leading: int = 5) 
 
 
 @dataclass(frozen=True, eq=False)
-class Geometry:
+class Geometry(ByClass):
     """What the server sends: each class's merged mean and shape, and the prototypes of the single clients.
 
     classes: int64 (m,), ascending and unique. counts: int64 (m,). means: float64 (m, p). shapes: one a class.
@@ -101,26 +101,10 @@ class Geometry:
     prototype_means: float64 (q, p). q is 0 where no prototypes are shared (Algorithm 1).
     """
 
-    classes: np.ndarray
-    counts: np.ndarray
-    means: np.ndarray
     shapes: tuple[Shape, ...]
     prototype_classes: np.ndarray
     prototype_clients: np.ndarray
     prototype_means: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    @property
-    def dimension(self) -> int:
-        """p, the dimension of the embeddings."""
-        return self.means.shape[1]
-
-    def row_of(self, label: int) -> int | None:
-        """The row of class ``label``, or None where the class is absent."""
-        row = int(np.searchsorted(self.classes, label))
-        return row if row < len(self) and self.classes[row] == label else None
 
     def to_arrays(self, dtype: str = "float64") -> dict[str, np.ndarray]:
         """The fields as flat arrays, to be sent: eigenvectors are rows (sum of the ranks, p), class by class.

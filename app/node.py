@@ -21,7 +21,7 @@ from app.algorithms.fedavg import FedAvg
 from app.algorithms.fitted import Fitted
 from app.augmentation import Augmentation, AugmentedSet
 from app.checkpoint import ClientStates, prefixed, unprefixed
-from app.config import Config, Linear
+from app.config import Config
 from app.data.withheld import withheld
 from app.data.world import Samples, World, world
 from app.errors import FedgeoError, describe
@@ -34,18 +34,11 @@ from app.models import build
 from app.models.base import Model, Weights
 from app.models.eegnet import EEGNet
 from app.models.spdnet import SPDNet
-from app.privacy import (
-    check_mixing,
-    check_prototypes,
-    least,
-    told,
-    told_counts,
-    told_sums,
-)
+from app.placement import device, hosted, together
+from app.privacy import check_mixing, check_prototypes, least, told, told_counts, told_sums
 from app.received import SERVER, Received
 from app.seeds import INITIAL, MIXING, SHUFFLE, generator
 from app.statistics import ClassStatistics, gather
-from app.training.cohort import chunk_size
 from app.training.plain import LocalResult, LocalSettings, predict, train
 from app.training.samples import TensorSet
 
@@ -132,7 +125,6 @@ class Node:
             return
         down = [wanted for wanted in self.exchanged.down if wanted.keys() == beside.keys()]
         check_tensors(beside, down[0] if down else self.exchanged.down[0], SERVER)
-
 
     def describe_augmentation(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, Any]]:
         """How many samples were added, and the root of their mean squared perturbation; and the counts by class."""
@@ -377,33 +369,6 @@ def node(config: Config, place: tuple[int, int], state: Path) -> Node:
     """
     over = world(config)
     return Node(config, over, hosted(len(over), *place, together(config, len(over))), state)
-
-
-def hosted(clients: int, place: int, places: int, together: int = 1) -> list[int]:
-    """The clients of node ``place`` of ``places``: neighbours, as evenly as possible.
-
-    together: clients of a chunk, all of which are on one node.
-    """
-    chunks = np.array_split(np.arange(-(-clients // together)), places)[place]
-    return [c for chunk in chunks for c in range(chunk * together, min(clients, (chunk + 1) * together))]
-
-
-def together(config: Config, clients: int) -> int:
-    """How many neighbours are trained side by side; 1 for the plain loop, which trains all but linear heads by SGD."""
-    linear = isinstance(config.model, Linear) and not config.model.hidden
-    batched = config.training.loop == "cohort" and linear and config.training.optimiser == "sgd"
-    return chunk_size(clients) if batched else 1
-
-
-def device(config: Config) -> str:
-    """Where linear heads are trained in cohorts: cuda where ``device`` allows it and there is one."""
-    if config.device == "cpu":
-        return "cpu"
-    if not torch.cuda.is_available():
-        if config.device == "cuda":
-            raise FedgeoError("device=cuda: there is no CUDA device; choose device=auto or device=cpu")
-        return "cpu"
-    return "cuda"
 
 
 @functools.cache

@@ -28,7 +28,8 @@ from app.likeness import Likeness
 from app.logs import log_to
 from app.models.base import Weights
 from app.models.eegnet import EEGNet
-from app.node import build_model, code_hash, local_algorithm, together
+from app.node import build_model, code_hash, local_algorithm
+from app.placement import together
 from app.prompts import text_classifier
 from app.remote import remote_world
 from app.replies import Replies

@@ -12,7 +12,32 @@ TRIANGLE = -1  # the entry of ``ranks`` of a class whose covariance is held as a
 
 
 @dataclass(frozen=True, eq=False)
-class ClassStatistics:
+class ByClass:
+    """A row a class, whatever else is known of each.
+
+    classes: int64 (m,), ascending and unique. counts: int64 (m,). means: float64 (m, p).
+    """
+
+    classes: np.ndarray
+    counts: np.ndarray
+    means: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def dimension(self) -> int:
+        """p, the dimension of the embeddings."""
+        return self.means.shape[1]
+
+    def row_of(self, label: int) -> int | None:
+        """The row of class ``label``, or None where the class is absent."""
+        row = int(np.searchsorted(self.classes, label))
+        return row if row < len(self) and self.classes[row] == label else None
+
+
+@dataclass(frozen=True, eq=False)
+class ClassStatistics(ByClass):
     """What a client, or all of them together, know of each class: a row a class, covariances packed.
 
     classes: int64 (m,), ascending and unique. counts: int64 (m,), at least 1. means: float64 (m, p).
@@ -25,25 +50,9 @@ class ClassStatistics:
     than a triangle where a class has fewer than p/2 samples, and unlike centred rows it is not the samples.
     """
 
-    classes: np.ndarray
-    counts: np.ndarray
-    means: np.ndarray
     ranks: np.ndarray
     triangles: np.ndarray
     factors: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-    @property
-    def dimension(self) -> int:
-        """p, the dimension of the embeddings."""
-        return self.means.shape[1]
-
-    def row_of(self, label: int) -> int | None:
-        """The row that holds class ``label``, or None where the class is absent."""
-        row = int(np.searchsorted(self.classes, label))
-        return row if row < len(self) and self.classes[row] == label else None
 
     def triangle(self, row: int) -> np.ndarray | None:
         """The packed upper triangle (p(p+1)/2,) of a row, a view; None where the row is held as a factor."""

@@ -1,8 +1,13 @@
-"""What a person sees in the terminal: a live progress display, and tables."""
+"""What a person sees in the terminal: a live progress display, tables and results, and an orderly end."""
 
+import os
+import signal
+import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -11,8 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from app.checkpoint import write_atomic
 from app.engines.launch import Job
 from app.engines.workers import Outcome
+from app.errors import FedgeoError
 from app.tables import SIMULATED
 from app.tables import Table as Words
 
@@ -32,6 +39,57 @@ def say(text: str) -> None:
     Console(stderr=text.startswith(("error", "interrupted"))).print(
         text, soft_wrap=True, markup=False, highlight=False
     )
+
+
+def deliver(content: str, out: Path | None, what: str) -> bool:
+    """Print ``content``, or write it to the file ``out`` and say where ``what`` is.
+
+    Returns False where whoever reads the output (head, a pager) has seen enough. Raises OSError for a file that cannot
+    be written.
+    """
+    try:
+        if out is None:
+            print(content, end="", flush=True)
+        else:
+            write_atomic(out, content.encode())
+            say(f"{what}: {out}")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is flushed into it at the end
+        return False
+    return True
+
+
+def end_as_by_ctrl_c(*signals: signal.Signals) -> None:
+    """End by these signals as by Ctrl-C, so that everything that was started is ended too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in signals:
+        signal.signal(number, interrupt)
+
+
+def exit_code(prepare: Callable[[], Callable[[], int]], interrupted: str) -> int:
+    """The exit code of a script that runs something, which ends by a signal as by Ctrl-C.
+
+    prepare: checks everything and returns the call that begins, which returns 0, or 1 where a run failed. 2 where
+    ``prepare`` refuses, so that nothing was started; 130 after an interruption, when ``interrupted`` tells what became
+    of everything.
+    """
+    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    try:
+        begin = prepare()
+    except FedgeoError as error:
+        say(f"error: {error}")
+        return 2
+    try:
+        return begin()
+    except (FedgeoError, OSError) as error:  # a folder that cannot be written, a full disk
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say(f"interrupted: {interrupted}")
+        return 130
 
 
 class Progress:

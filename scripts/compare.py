@@ -11,7 +11,6 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.comparison import arms, compare, markdown, show  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
-from app.terminal import positive, say  # noqa: E402
+from app.terminal import end_as_by_ctrl_c, positive, say  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
 EPILOG = """\
@@ -37,7 +36,7 @@ examples:
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, 1 an arm failed or was refused, 130 interrupted."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
+    end_as_by_ctrl_c(signal.SIGTERM)
     folder = options.folder.absolute()
     words = options.arms or [f"{method} {variation}" for method in options.methods for variation in options.variations]
     try:
@@ -91,11 +90,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md are kept")
     add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one a core)")
     return parser.parse_args(arguments)
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

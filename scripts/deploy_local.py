@@ -9,10 +9,9 @@ import argparse
 import contextlib
 import io
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -26,7 +25,7 @@ from app.errors import FedgeoError  # noqa: E402
 from app.rehearsal import data_path, write_shares  # noqa: E402
 from app.results import check_new  # noqa: E402
 from app.site_check import check_site  # noqa: E402
-from app.terminal import Progress, say, show_summaries  # noqa: E402
+from app.terminal import Progress, exit_code, say, show_summaries  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -40,21 +39,7 @@ examples:
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 the run failed, 2 refused before anything started."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        job, sites = prepare(options)
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 2
-    try:
-        return rehearse(job, sites)
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted: everything that was started has been ended")
-        return 130
+    return exit_code(lambda: partial(rehearse, *prepare(options)), "everything that was started has been ended")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -115,11 +100,6 @@ def rehearse(job: Job, sites: list[LocalSite]) -> int:
         say(f"{site.name}: {site.output}")
     say(real_thing(job.config.experiment, job.overrides))
     return 1 if outcome.error else 0
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, so that everything that was started is ended too."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

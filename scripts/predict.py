@@ -16,11 +16,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
-from app.checkpoint import write_atomic  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
 from app.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402
 from app.tables import comma_separated, text  # noqa: E402
-from app.terminal import say  # noqa: E402
+from app.terminal import deliver, say  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -41,14 +40,8 @@ def main(arguments: list[str]) -> int:
             found = run(options)
         table = found.table()
         content = comma_separated([table]) if options.format == "csv" else text([table]).lstrip("\n")
-        if options.out is None:
-            print(content, end="", flush=True)
-        else:
-            write_atomic(options.out, content.encode())
-            say(f"predictions: {options.out}")
-    except BrokenPipeError:  # the reader (head, a pager) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if not deliver(content, options.out, "predictions"):
+            return 0
     except (FedgeoError, OSError) as error:
         say(f"error: {error}")
         return 2

@@ -14,12 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: F401 - first: it says what is missing
 from app import sweep_report
-from app.checkpoint import write_atomic
 from app.errors import FedgeoError
 from app.overview import NAMES, Overview
 from app.runs import find, is_run
 from app.tables import FORMATS
-from app.terminal import say
+from app.terminal import deliver, say
 
 EPILOG = """\
 examples:
@@ -39,13 +38,7 @@ def main(arguments: list[str]) -> int:
     options = parse(arguments)
     try:
         content = render(options.folders, options.format, options.table, options.out, options.against)
-        if options.out is None:
-            print(content, end="", flush=True)
-        else:
-            write_atomic(options.out, content.encode())
-            say(f"report: {options.out}")
-    except BrokenPipeError:  # the reader (head, a pager) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        deliver(content, options.out, "report")
     except (FedgeoError, OSError) as error:
         say(f"error: {error}")
         return 2

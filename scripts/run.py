@@ -3,11 +3,9 @@
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -15,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app import sweep_report  # noqa: E402
-from app.config import CONF  # noqa: E402
+from app.config import CONF, dump, load  # noqa: E402
 from app.engines.deployment import Connection  # noqa: E402
 from app.engines.launch import plan  # noqa: E402
 from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
 from app.errors import FedgeoError  # noqa: E402
 from app.overview import Overview  # noqa: E402
 from app.runs import OUTDATED, find  # noqa: E402
-from app.terminal import Progress, positive, say, show_summaries, show_tables  # noqa: E402
+from app.terminal import Progress, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -41,29 +39,9 @@ Keys and their meaning are in conf/; `--config` prints what a run would use. Gro
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 a run failed, 2 refused before anything started."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        if options.config:
-            from app.config import dump, load
-
-            print(dump(load(tuple(options.overrides))), end="")
-            return 0
-        if options.multirun:
-            begin = many(options.overrides, options.also, options.jobs)
-        else:
-            begin = one(options.overrides, options.superlink)
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 2
-    try:
-        return begin()
-    except (FedgeoError, OSError) as error:  # a folder that cannot be written, a full disk
-        say(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        say("interrupted: what was finished is kept, everything that was started has been ended")
-        return 130
+    return exit_code(
+        lambda: prepare(options), "what was finished is kept, everything that was started has been ended"
+    )
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -94,6 +72,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--superlink", metavar="NAME", help="with engine=deployment: its name in Flower's settings")
     parser.add_argument("--config", action="store_true", help="print the resolved configuration and stop")
     return parser.parse_intermixed_args(arguments)
+
+
+def prepare(options: argparse.Namespace) -> Callable[[], int]:
+    """What begins, once everything is checked. Raises FedgeoError for what cannot be."""
+    if options.config:
+        return configuration(options.overrides)
+    if options.multirun:
+        return many(options.overrides, options.also, options.jobs)
+    return one(options.overrides, options.superlink)
+
+
+def configuration(overrides: list[str]) -> Callable[[], int]:
+    """What prints the configuration that a run would use."""
+    resolved = dump(load(tuple(overrides)))
+
+    def begin() -> int:
+        print(resolved, end="")
+        return 0
+
+    return begin
 
 
 def one(overrides: list[str], connection: str | None) -> Callable[[], int]:
@@ -150,11 +148,6 @@ def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], in
         return 1 if failed else 0
 
     return begin
-
-
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does, so that everything that was started is ended too."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

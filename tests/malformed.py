@@ -10,8 +10,13 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from app import messages
 
+LEAST = 200  # malformed messages to each handler and each aggregation
+
 Change = tuple[str, RecordDict]
 """What was changed, and the content that came of it."""
+
+Faults = Callable[[RecordDict, np.random.Generator], Iterator[Change]]
+"""All that is tried on one valid content."""
 
 
 def fresh(content: RecordDict) -> RecordDict:

@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import client_app
+from app import figures
 from app.config import load
 from app.engines.inprocess import InProcessGrid
 from app.server import run
@@ -23,3 +26,9 @@ def rounds(run_dir: Path) -> list[dict[str, Any]]:
     """The lines of rounds.jsonl without what a clock says."""
     lines = [json.loads(line) for line in (run_dir / "rounds.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """No figures: a test that asks nothing of them need not wait for them."""
+    for drawn in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
+        patch.setattr(figures, drawn, lambda *_: None)

@@ -15,6 +15,7 @@ from app.manifolds import distance_to_stiefel, random_stiefel, retract
 from app.models.base import Weights
 from app.models.spdnet import SPDNet
 from app.training.plain import LocalSettings
+from tests.matrices import generator
 from tests.small_federation import Federation, FixedOrder, distance
 
 METHODS = ("projavg", "rlavg")
@@ -22,10 +23,6 @@ METHODS = ("projavg", "rlavg")
 
 def method(name: str) -> Algorithm:
     return algorithms.load({"projavg": "app.algorithms.projavg:ProjAvg", "rlavg": "app.algorithms.rlavg:RLAvg"}[name])
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def near(w: torch.Tensor, size: float, seed: int) -> torch.Tensor:

@@ -13,10 +13,10 @@ from app import messages
 from app.checkpoint import ClientStates
 from app.engines.inprocess import InProcessGrid
 from app.errors import FedgeoError
-from tests.malformed import Change, fresh, of_arrays, of_numbers, of_records
+from tests.malformed import LEAST, Change, fresh, of_arrays, of_numbers, of_records
+from tests.recorded_runs import RUNS, domains
 from tests.running import run_in_process
 from tests.sites import run_over_sites
-from tests.test_malformed import LEAST, RUNS, domains
 from tests.test_privacy_sites import RUN, sites
 from tests.transcript import arrays_of
 

@@ -27,17 +27,10 @@ from app.manifolds import (
     tangent_sum,
     uf,
 )
+from tests.matrices import generator, normal
 
 SHAPES = st.sampled_from([(4, 1), (5, 3), (6, 6), (12, 7), (64, 18)])
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
 
 
 def near(w: Tensor, size: float, seed: int) -> Tensor:

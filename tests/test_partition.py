@@ -1,7 +1,6 @@
 """Splits and partitions: nothing is lost, shared or left to chance."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.data.partition import KINDS, Partition, Split, partition, split, subsample
+from app.data.partition import KINDS, partition, split, subsample
 from app.data.source import TEST, TRAIN, UNSET, VAL, Source
 from app.errors import FedgeoError
-
-
-def make_source(labels: np.ndarray, domain: np.ndarray | None = None, parts: np.ndarray | None = None) -> Source:
-    labels = np.asarray(labels, dtype=np.int64)
-    domain = np.zeros_like(labels) if domain is None else np.asarray(domain, dtype=np.int64)
-    return Source(
-        name="trial",
-        classes=tuple(f"class{c}" for c in range(labels.max() + 1)),
-        domains=tuple(f"domain{d}" for d in range(domain.max() + 1)),
-        labels=labels,
-        domain=domain,
-        split=np.full(len(labels), UNSET, dtype=np.int8) if parts is None else parts.astype(np.int8),
-        features=np.zeros((len(labels), 1)),
-    )
-
-
-def random_source(n: int, classes: int, domains: int, seed: int = 0) -> Source:
-    """Every class and every domain occurs, as each is dealt out in turn before it is shuffled."""
-    rng = np.random.default_rng(seed)
-    return make_source(rng.permutation(np.arange(n) % classes), rng.permutation(np.arange(n) % domains))
-
-
-def same(left: Partition, right: Partition) -> bool:
-    return len(left) == len(right) and all(map(np.array_equal, left.clients, right.clients))
+from tests.sources import make_source, random_source, same
 
 
 def cell_sizes(source: Source, rows: np.ndarray) -> np.ndarray:
@@ -352,85 +328,6 @@ def test_partition_refuses_what_it_cannot_do(options: dict, message: str) -> Non
 def test_partition_refuses_no_rows() -> None:
     with pytest.raises(FedgeoError, match="no training samples"):
         partition(random_source(60, 4, 3), np.arange(0), kind="iid", clients=2, seed=0)
-
-
-# saved and given back
-
-
-@pytest.fixture
-def saved() -> tuple[Source, Partition, Split, str]:
-    source = random_source(300, 5, 3)
-    parts = split(source, test_fraction=0.2, val_fraction=0.1, seed=0)
-    made = partition(source, parts.train, kind="domain_dirichlet", beta=0.1, seed=7)
-    return source, made, parts, made.to_json(source, parts)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_round_trip_is_exact(kind: str) -> None:
-    source = random_source(300, 5, 3)
-    parts = split(source, test_fraction=0.2, val_fraction=0.0, seed=0)
-    made = partition(source, parts.train, kind=kind, clients=9, beta=0.1, seed=7)
-    text = made.to_json(source, parts)
-    back, parts_back = Partition.from_json(text, source)
-    assert same(made, back) and all(rows.dtype == np.int64 for rows in back.clients)
-    assert (back.domains, back.kind, back.seed, back.beta) == (made.domains, made.kind, made.seed, made.beta)
-    for name in ("train", "val", "test"):
-        assert np.array_equal(getattr(parts, name), getattr(parts_back, name))
-    assert back.to_json(source, parts_back) == text
-    assert json.loads(text)["counts"] == made.counts(source.labels, 5).tolist()
-
-
-def test_a_file_for_other_data_is_refused(saved: tuple[Source, Partition, Split, str]) -> None:
-    source, _, _, text = saved
-
-    def changed(**fields: object) -> Source:
-        return Source(**{**vars(source), **fields})
-
-    swapped = source.labels.copy()
-    swapped[[0, 1]] = swapped[0] + 1 - swapped[0], 0
-    cases = [
-        (random_source(299, 5, 3), "is for 300 samples of trial, the data here has 299"),
-        (changed(classes=("class0", "dog", "class2", "class3", "class4")), "class1 there, dog here"),
-        (changed(classes=(*source.classes, "extra")), r"5 classes, .* has 6; .* \(none\) there, extra here"),
-        (changed(domains=("domain0", "domain1", "photo")), "domain2 there, photo here"),
-        (changed(labels=swapped), "labels or domains differ"),
-        (changed(domain=source.domain[::-1]), "labels or domains differ"),
-    ]
-    for other, message in cases:
-        with pytest.raises(FedgeoError, match=f"federation.partition_file .*{message}"):
-            Partition.from_json(text, other)
-
-
-def test_a_damaged_file_is_refused(saved: tuple[Source, Partition, Split, str]) -> None:
-    source, made, parts, text = saved
-
-    def damaged(change: str, value: object) -> str:
-        content = json.loads(text)
-        if change == "rows":
-            content["clients"][1]["rows"] = value
-        else:
-            content[change] = value
-        return json.dumps(content)
-
-    row = int(made.clients[0][0])
-    cases = [
-        (text[:500], "is no saved partition"),
-        ("[]", "is no saved partition"),
-        (damaged("format", 99), "has format 99"),
-        (damaged("split", {"train": []}), "is no saved partition"),
-        (damaged("clients", []), "has no clients"),
-        (damaged("rows", [row]), f"gives row {row} to client 0 and to client 1"),
-        (damaged("rows", [int(parts.test[0])]), "outside its training split"),
-        (damaged("rows", []), r"gives client 1 \(domain1\) no rows"),
-        (damaged("rows", [300]), "client 1 rows that are not integers from 0 to 299"),
-        (damaged("rows", [0.5]), "client 1 rows that are not integers"),
-        (damaged("rows", ["a"]), "client 1 rows that are not integers"),
-        (damaged("rows", [[0], [1, 2]]), "is no saved partition"),
-        (damaged("seed", "x"), "is no saved partition"),
-    ]
-    for bad, message in cases:
-        with pytest.raises(FedgeoError, match=f"federation.partition_file .*{message}"):
-            Partition.from_json(bad, source)
 
 
 def test_pacs_as_in_office_home_lds(test_data: Path) -> None:

@@ -14,7 +14,7 @@ from app import messages
 from app.errors import FedgeoError
 from app.geometry import Geometry
 from app.statistics import ClassStatistics
-from tests.transcript import Transcript, transcript
+from tests.transcript import Transcript, leak_and_stop, transcript
 
 P, CLASSES = 64, 5
 HELD = {0: {0: 60, 1: 60, 2: 1}, 1: {0: 60, 1: 60, 3: 2}, 2: {0: 60, 1: 60, 4: 30}, 3: {0: 1}}
@@ -79,7 +79,7 @@ STATISTICS = {  # all that share class statistics
 def test_the_mean_of_one_sample_is_the_sample(
     words: tuple[str, ...], options: tuple[str, ...], held: dict[int, dict[int, np.ndarray]], tmp_path: Path
 ) -> None:
-    leak, stop = (transcript(tmp_path / name, *options, *words, f"privacy={name}") for name in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, *words)
     found = told_of(leak, 0)
     row = found.row_of(2)
     assert row is not None and found.counts[row] == 1 and equal(found.means[row], held[0][2][0])
@@ -93,7 +93,7 @@ def test_the_mean_of_one_sample_is_the_sample(
 def test_two_samples_are_their_mean_and_root_eigenvalue(
     words: tuple[str, ...], options: tuple[str, ...], held: dict[int, dict[int, np.ndarray]], tmp_path: Path
 ) -> None:
-    leak, stop = (transcript(tmp_path / name, *options, *words, f"privacy={name}") for name in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, *words)
     found = told_of(leak, 1)
     row = found.row_of(3)
     assert row is not None
@@ -118,7 +118,7 @@ def test_the_shape_of_few_samples_tells_who_is_a_member(
 ) -> None:
     """What the paper's Appendix D takes for safe: covariances of a class. Every client is sent this."""
     words = ("augmentation=ggeur", "augmentation.explained=1.0")
-    leak, stop = (transcript(tmp_path / name, *options, *words, f"privacy={name}") for name in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, *words)
     stranger = clusters(np.random.default_rng(7), 4, 1)[0]
     sent = Geometry.from_arrays(leak.one(messages.GEOMETRY, 0).asked)
     assert max(residual(sent, 4, x) for x in held[2][4]) < 1e-4 < 0.5 < residual(sent, 4, stranger)
@@ -148,7 +148,7 @@ def test_a_class_of_one_domain_is_its_centre_and_shift(
 ) -> None:
     """m_c + delta_d is the mean of a class that one domain alone holds: everybody is sent both."""
     words = STATISTICS["shift"]
-    leak, stop = (transcript(tmp_path / name, *options, *words, f"privacy={name}") for name in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, *words)
     sent = leak.one(messages.GEOMETRY, 1).asked
     back = sent["means"][list(sent["classes"]).index(2)] + sent["deltas"][sent["domains"][0]]
     assert equal(back, held[0][2][0])
@@ -174,7 +174,7 @@ def test_the_prototype_of_one_sample_is_its_representation(
     options: tuple[str, ...], held: dict[int, dict[int, np.ndarray]], tmp_path: Path
 ) -> None:
     words = ("method=fedproto", "augmentation=none", "federation.rounds=2")
-    leak, stop = (transcript(tmp_path / name, *options, *words, f"privacy={name}") for name in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, *words)
     said = leak.one(messages.TRAIN, 0).said
     representation = said["linear.weight"] @ held[0][2][0] + said["linear.bias"]
     assert said["extra/count"].tolist() == [60, 60, 1, 0, 0] and equal(said["extra/sum"][2], representation)
@@ -196,7 +196,7 @@ def change(said: Transcript, client: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_update_of_one_sample_is_the_sample(
     options: tuple[str, ...], held: dict[int, dict[int, np.ndarray]], tmp_path: Path
 ) -> None:
-    leak, stop = (transcript(tmp_path / p, *options, "augmentation=none", f"privacy={p}") for p in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, "augmentation=none")
     weight, bias = change(leak, 3)
     assert equal(weight[0] / bias[0], held[3][0][0])
     assert not list(stop.of(messages.TRAIN, 3))
@@ -206,7 +206,7 @@ def test_the_update_tells_a_class_of_one_sample_among_many(
     options: tuple[str, ...], held: dict[int, dict[int, np.ndarray]], tmp_path: Path
 ) -> None:
     """In the first step from zero all rows are pushed alike, but for what a class's own samples add to its row."""
-    leak, stop = (transcript(tmp_path / p, *options, "augmentation=none", f"privacy={p}") for p in ("research", "site"))
+    leak, stop = leak_and_stop(tmp_path, *options, "augmentation=none")
 
     def attack(said: Transcript) -> np.ndarray:
         weight, bias = change(said, 0)

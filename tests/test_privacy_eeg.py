@@ -11,7 +11,7 @@ from app.data.subjects import Subjects
 from app.data.world import Samples
 from app.errors import FedgeoError
 from app.manifolds import spectral
-from tests.transcript import Transcript, transcript
+from tests.transcript import Transcript, leak_and_stop, transcript
 
 RUN = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=80", "federation.rounds=1")
 
@@ -33,14 +33,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     return kept
 
 
-def both(folder: Path, method: str, *words: str) -> tuple[Transcript, Transcript]:
-    policies = ("research", "site")
-    leak, stop = (transcript(folder / name, *RUN, f"method={method}", *words, f"privacy={name}") for name in policies)
-    return leak, stop
-
-
 def test_the_sum_of_one_trial_is_its_covariance(alone: list[np.ndarray], tmp_path: Path) -> None:
-    leak, stop = both(tmp_path, "mdm")
+    leak, stop = leak_and_stop(tmp_path, *RUN, "method=mdm")
     said = leak.one(messages.SUMS, 0).said
     assert said["counts"][1] == 1
     np.testing.assert_allclose(said["sums"][1], alone[0], rtol=1e-9)
@@ -64,7 +58,7 @@ def trial_of_class_one(said: Transcript) -> np.ndarray:
 
 
 def test_the_gradient_of_a_class_of_one_trial_is_the_trial(alone: list[np.ndarray], tmp_path: Path) -> None:
-    leak, stop = both(tmp_path, "tangent_lr")
+    leak, stop = leak_and_stop(tmp_path, *RUN, "method=tangent_lr")
     np.testing.assert_allclose(trial_of_class_one(leak), alone[0], atol=1e-4 * np.abs(alone[0]).max())
     nothing = trial_of_class_one(stop)  # what is left is the mean of all: no vector at all was added
     gradient = next(line for line in stop.of(messages.SUMS, 0) if "weight" in line.asked)

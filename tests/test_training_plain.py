@@ -16,26 +16,18 @@ from app.errors import FedgeoError
 from app.models.base import Model, Output, Weights
 from app.models.head import Head
 from app.training.plain import LocalResult, LocalSettings, optimiser, schedule, train
+from tests.small_federation import FixedOrder
 
 SETTINGS = LocalSettings(epochs=3, batch_size=4, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.05)
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(FixedOrder):
     """Rows in the generator's order, a new one each epoch."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
 
     def batches(self, batch_size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         for rows in torch.randperm(len(self), generator=generator).split(batch_size):
             yield self.x[rows], self.y[rows]
-
-    def in_order(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
 
 
 def samples(n: int = 10, dtype: torch.dtype = torch.float64) -> Shuffled:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from app import figures, messages
+from app import messages
 from app.replies import Replies
 from tests.malformed import fresh
-from tests.running import run_in_process
+from tests.running import draw_nothing, run_in_process
 
 Arrays = dict[str, np.ndarray]
 
@@ -58,8 +58,7 @@ def transcribe(patch: pytest.MonkeyPatch) -> Transcript:
         check(self, request, reply)
 
     patch.setattr(Replies, "check", checked)
-    for drawn in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
-        patch.setattr(figures, drawn, lambda *_: None)
+    draw_nothing(patch)
     return said
 
 
@@ -69,3 +68,9 @@ def transcript(folder: Path, *overrides: str) -> Transcript:
         said = transcribe(patch)
         said.summary = run_in_process(folder / "run", *overrides)
     return said
+
+
+def leak_and_stop(folder: Path, *overrides: str) -> tuple[Transcript, Transcript]:
+    """The same run under privacy=research, where attacks succeed, and under privacy=site, where none may."""
+    leak, stop = (transcript(folder / name, *overrides, f"privacy={name}") for name in ("research", "site"))
+    return leak, stop

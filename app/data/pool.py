@@ -15,6 +15,7 @@ from app import embeddings, encoders
 from app.augmentation import check_domains
 from app.config import Config, Encoder, Federation, ImageData
 from app.data import partition as parts
+from app.data import partition_file
 from app.data.embedded import sklearn_digits
 from app.data.features import features
 from app.data.images import domain_folder, image_folder
@@ -100,7 +101,7 @@ class Pool:
         return said
 
     def partition_json(self) -> str:
-        return self.partition.to_json(self.source, self.split)
+        return partition_file.to_json(self.partition, self.source, self.split)
 
     def samples(self, rows: np.ndarray, whose: str) -> Samples:
         """The samples of these rows of the source. ``whose`` they are is told while they are encoded."""
@@ -142,7 +143,7 @@ def pool(config: Config) -> Pool:
         path = Path(federation.partition_file)
         if not path.is_file():
             raise FedgeoError(f"federation.partition_file={path}: there is no such file")
-        partition, split = Partition.from_json(path.read_text(), whole)
+        partition, split = partition_file.from_json(path.read_text(), whole)
         return _checked(Pool(config, whole, split, partition))
     split = parts.split(
         whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from app import messages as records
+from app.engines.outer import OuterGrid
 from app.errors import MISSING, FedgeoError
-from app.node import hosted
+from app.placement import hosted
 
 log = logging.getLogger(__name__)
 Check = Callable[[Message, RecordDict], None]
@@ -48,7 +48,7 @@ class Traffic:
         return sum(weight * loss for weight, loss in self.losses) / total if total else None
 
 
-class CohortGrid(Grid):
+class CohortGrid(OuterGrid):
     """A grid over another one. Its node ids are the logical clients 0..K-1.
 
     Clients of one node that are sent the same content share one message. Every client that is asked gets one
@@ -57,7 +57,7 @@ class CohortGrid(Grid):
     """
 
     def __init__(self, inner: Grid) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.host: dict[int, int] = {}  # client -> node
         self.names: dict[int, str] = {}  # client -> site, in a deployment
         self.agreed: records.Agreed | None = None  # what every message of a deployment says
@@ -242,15 +242,6 @@ class CohortGrid(Grid):
             parts[client] = part
         except FedgeoError as error:
             errors[client] = str(error)
-
-    # --- what the inner grid does as it is ---
-
-    def set_run(self, run: Run) -> None:
-        self.inner.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        return self.inner.run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None

@@ -24,7 +24,8 @@ from app.engines.link import Link
 from app.errors import FedgeoError
 from app.frozen import choose_device
 from app.logs import told
-from app.node import build_model, local_algorithm, state_folder, together
+from app.node import build_model, local_algorithm, state_folder
+from app.placement import together
 from app.results import check_new, default_run_dir
 from app.resume import Origin, check_resume, lock, rewind
 from app.server import run

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterable, Mapping
 from math import floor
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from app.config import Federation
+from app.engines.outer import OuterGrid
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +24,16 @@ LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REP
 TRIES = 3  # how often a site that leaves in mid-work is asked the same
 
 
-class Reaching(Grid):
+class Reaching(OuterGrid):
     """``federation`` says how many of those that are asked are enough."""
 
     def __init__(self, inner: Grid, federation: Federation) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.federation = federation
 
     def enough(self, asked: int) -> int:
         """How many answers a phase can go on with."""
         return max(1, min(self.federation.min_nodes, asked), asked - floor(self.federation.max_failures * asked))
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self.inner.get_node_ids()
 
     def send_and_receive(  # type: ignore[override]
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -80,26 +77,6 @@ class Reaching(Grid):
                 one.lose(reply.error)
             else:
                 one.sent, one.reply = None, reply
-
-    # --- what the inner grid does as it is ---
-
-    def set_run(self, run: Run) -> None:
-        self.inner.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        return self.inner.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self.inner.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self.inner.pull_messages(message_ids)
 
 
 class _Asking:

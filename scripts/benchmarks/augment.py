@@ -4,7 +4,8 @@ import time
 
 import numpy as np
 
-from app.augmentation import BLOCK, FILL, Augmentation, AugmentedSet
+from app.anchors import FILL
+from app.augmentation import BLOCK, Augmentation, AugmentedSet
 from app.geometry import geometry, shape
 from app.statistics import gather, merge
 from scripts.benchmarks.pair import Pair

@@ -1,40 +1,27 @@
-"""FedSPDnet, whole: simulated and real recordings, every method, what is refused and what is told."""
+"""FedSPDnet, whole: simulated and real recordings, every method, and what is told."""
 
 import json
 import shlex
-import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import mne
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from scipy.io import savemat
 
 from app.config import load
 from app.data.subjects import Subjects, subjects
 from app.data.world import Samples
-from app.errors import FedgeoError
 from app.evaluation import f1_macro
 from app.manifolds import distance_to_stiefel
 from app.models.eegnet import EEGNet
 from app.node import build_model, local_algorithm
 from app.training.plain import predict
 from scripts import run as script
-from tests.eeg_files import CHANNELS, make_raw, save
+from tests.eeg_files import make_raw, save
+from tests.eeg_runs import EEGNET, EVENTS, SIMULATED, recorded, simulated
 from tests.running import rounds, run_in_process
-
-SIMULATED = ("experiment=eeg_demo", "data.subjects=6", "data.trials_per_class=10", "federation.rounds=3")
-EEGNET = ("method=fedavg", "model=eegnet")
-EVENTS = "data.events={left_hand: T1, right_hand: T2}"
-
-
-def simulated(folder: Path, *overrides: str, nodes: int = 1) -> dict[str, Any]:
-    return run_in_process(folder, *SIMULATED, *overrides, nodes=nodes)
 
 
 def tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -227,208 +214,6 @@ def test_eigenvalues_that_are_mostly_clamped_are_a_warning(tmp_path: Path, capsy
     assert warning in (tmp_path / "run" / "log.txt").read_text()
     assert warning in (tmp_path / "run" / "report.html").read_text()
     assert simulated(tmp_path / "other")["warnings"] == []
-
-
-# --- what is refused ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fact", "value", "message"),
-    [
-        ("channels", [f"E{i}" for i in (2, 1, *range(3, 23))], "client 1 has channels E2 in place 1, client 0 has E1"),
-        ("sampling rate", 160.0, "client 1 has sampling rate 160.0, client 0 has 128.0"),
-        ("average reference", True, "client 1 has average reference True, client 0 has False"),
-        ("filter", None, "client 1 has filter None, client 0 has [8.0, 32.0]"),
-    ],
-)
-def test_sites_that_differ_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact: str, value: object, message: str
-) -> None:
-    real = Subjects.facts
-    monkeypatch.setattr(
-        Subjects, "facts", lambda self, client: real(self, client) | ({fact: value} if client == 1 else {})
-    )
-    with pytest.raises(FedgeoError) as caught:
-        simulated(tmp_path / "run", nodes=2)
-    assert message in str(caught.value)
-    assert not rounds(tmp_path / "run")
-
-
-UNFIT = [
-    (("experiment=eeg_demo", "model=linear"), "model=linear reads embeddings, data=simulated_eeg is EEG"),
-    (("method=projavg",), "method=projavg is made for model=spdnet"),
-    (("method=rlavg",), "method=rlavg is made for model=spdnet"),
-    (("experiment=eeg_demo", "method=projavg", "model=eegnet"), "method=projavg is made for model=spdnet"),
-    (("method=mdm",), "method=mdm works on covariances of EEG trials, data=sklearn_digits are images"),
-    (("method=tangent_lr",), "method=tangent_lr works on covariances of EEG trials"),
-    (("model=spdnet", "augmentation=none"), "model=spdnet reads EEG trials, data=sklearn_digits are images"),
-    (("experiment=eeg_demo", "method=scaffold"), "method=scaffold"),
-    (("experiment=eeg_demo", "augmentation=ggeur"), "augmentation=ggeur is for image embeddings"),
-    (("experiment=eeg_demo", "model.hidden=[40]"), "SPDnet widths [40]"),
-    (("experiment=eeg_demo", "model.hidden=[8,12]"), "SPDnet widths [8, 12]"),
-    (("experiment=eeg_demo", *EEGNET, "data.window=[0,0.24]"), "EEGNet pools (4, 8) leave nothing of 31 samples"),
-    (("experiment=eeg_demo", "data.window=[0,0.1]"), "data.window: simulated trials need more than 27 samples"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), UNFIT)
-def test_what_does_not_go_together_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-) -> None:
-    refused([*words, f"run_dir={tmp_path / 'run'}"], capsys, message)
-    assert not (tmp_path / "run").exists()
-
-
-def refused(words: list[str], capsys: pytest.CaptureFixture[str], *parts: str) -> None:
-    """run.py must end with 2 and one line that holds all the parts."""
-    assert script.main([*words, "engine=inprocess"]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.out == ""
-    for part in parts:
-        assert part in said.err
-
-
-def recorded(folder: Path) -> list[str]:
-    """A run on recordings of four channels."""
-    words = ["experiment=eeg_folder", f"data.path={folder}", EVENTS, "model.hidden=[2]", "federation.rounds=1"]
-    return [*words, f"cache_dir={folder.parent / 'cache'}"]
-
-
-def no_number(raw: mne.io.BaseRaw) -> None:
-    raw._data[CHANNELS.index("C3"), 5000] = np.nan
-
-
-def flat(raw: mne.io.BaseRaw) -> None:
-    raw._data[CHANNELS.index("Oz")] = 3e-6
-
-
-def volts(raw: mne.io.BaseRaw) -> None:
-    raw._data *= 1e6
-
-
-def no_channel(raw: mne.io.BaseRaw) -> None:
-    raw.drop_channels(["C3"])
-
-
-def no_event(raw: mne.io.BaseRaw) -> None:
-    raw.set_annotations(None)
-
-
-def other_classes(raw: mne.io.BaseRaw) -> None:
-    raw.annotations.description[:] = "T7"
-
-
-BAD: list[tuple[Callable[[mne.io.BaseRaw], None], tuple[str, ...]]] = [
-    (no_number, ("channel C3 holds values that are not numbers",)),
-    (flat, ("channel Oz is flat in 10 of 10 trials",)),
-    (volts, ("expected 1 to 100", "data.scale by 1e-06")),
-    (no_channel, ("no channel C3",)),
-    (no_event, ("none of the annotations",)),
-    (other_classes, ("none of the annotations", "T7")),
-]
-
-
-@pytest.mark.parametrize(("spoil", "parts"), BAD, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_bad_recording_is_refused_by_subject_file_and_channel(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[mne.io.BaseRaw], None],
-    parts: tuple[str, ...],
-) -> None:
-    save(make_raw(seed=5), tmp_path / "data" / "good" / "x_raw.fif")
-    raw = make_raw()
-    spoil(raw)
-    save(raw, tmp_path / "data" / "bad" / "x_raw.fif")
-    refused(recorded(tmp_path / "data"), capsys, "subject bad", "bad/x_raw.fif", *parts)
-
-
-def test_another_sampling_rate_and_a_truncated_file_are_refused_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(make_raw(seed=5), tmp_path / "data" / "good" / "x.edf")
-    path = save(make_raw(rate=128.0), tmp_path / "data" / "slow" / "x.edf")
-    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", "128 Hz", "160 Hz", "data.resample=128")
-    path.write_bytes(path.read_bytes()[:20_000])
-    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", f"delete {path}")
-
-
-def test_what_can_be_handled_is_and_is_reported(tmp_path: Path) -> None:
-    """Another channel order, an average reference at one of two subjects, a subject without a class."""
-    data = tmp_path / "data"
-    save(make_raw(seed=5), data / "a" / "x_raw.fif")
-    save(make_raw(channels=CHANNELS[::-1], labels=("T1",) * 10), data / "b" / "x_raw.fif")
-    save(make_raw(seed=7).set_eeg_reference("average", verbose="ERROR"), data / "c" / "x_raw.fif")
-    summary = run_in_process(tmp_path / "run", *map(shlex.quote, recorded(data)), "federation.subjects_per_client=3")
-    assert summary["status"] == "completed"
-    told = (tmp_path / "run" / "log.txt").read_text()
-    assert "subject b: no trial of class right_hand" in told
-    assert "subject c: c/x_raw.fif: average reference: covariances have rank 3 of 4" in told
-
-
-# --- the presets --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise socket.gaierror("no network in this test")
-
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("preset", "parts"),
-    [
-        ("fedspdnet_physionetmi", ("PhysionetMI: subject 1 is not complete", "about 1.7 GB")),
-        ("fedspdnet_weibo2014_half", ("Weibo2014: subject 1 is not complete", "about 2 GB")),
-    ],
-)
-def test_a_preset_without_its_data_says_what_to_fetch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], offline: None, preset: str, parts: tuple[str, ...]
-) -> None:
-    assert script.main([f"experiment={preset}", "engine=inprocess", f"data.path={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    (line,) = [line for line in said.splitlines() if line.startswith("error: ")]
-    for part in (*parts, str(tmp_path)):
-        assert part in line
-
-
-def weibo(folder: Path, subject: int) -> None:
-    """A file of Weibo2014's own form, of noise."""
-    rng = np.random.default_rng(subject)
-    data = 20 * rng.standard_normal((64, 1600, 28))
-    (folder / "MNE-weibo-2014").mkdir(exist_ok=True)
-    savemat(folder / "MNE-weibo-2014" / f"subject_{subject}.mat", {"data": data, "label": np.tile(range(1, 8), 4)})
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_weibo2014_as_printed_has_the_papers_parameters(tmp_path: Path, offline: None) -> None:
-    for subject in (1, 2):
-        weibo(tmp_path, subject)
-    words = ("experiment=fedspdnet_weibo2014", "variant=paper", "data.subjects=[1,2]", f"data.path={tmp_path}")
-    words = (*words, "federation.rounds=1", "federation.subjects_per_client=1", f"cache_dir={tmp_path / 'cache'}")
-    assert run_in_process(tmp_path / "spdnet", *words)["parameters"] == 4_715
-    assert run_in_process(tmp_path / "eegnet", *words, *EEGNET)["parameters"] == 5_303
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_physionetmi_as_printed_runs_on_real_recordings(tmp_path: Path, test_data: Path, offline: None) -> None:
-    below = Path("MNE-eegbci-data", "files", "eegmmidb", "1.0.0")
-    for subject in ("S001", "S004", "S015", "S042"):
-        (tmp_path / below / subject).mkdir(parents=True)
-        for file in sorted((test_data / "eeg" / below / subject).glob("*.edf")):
-            (tmp_path / below / subject / file.name).symlink_to(file.resolve())
-    words = ("experiment=fedspdnet_physionetmi", "variant=paper", "data.subjects=[1,4,15,42]", f"data.path={tmp_path}")
-    words = (*words, "federation.rounds=2", f"cache_dir={tmp_path / 'cache'}")
-    summary = run_in_process(tmp_path / "spdnet", *words)
-    assert (summary["parameters"], summary["variant"], summary["metric"]) == (2_452, "paper", "f1_macro")
-    assert [line["clients"] for line in rounds(tmp_path / "spdnet")] == [2, 2]
-    half = run_in_process(tmp_path / "half", *words, "federation.participation=0.5", "method=rlavg")
-    assert [line["clients"] for line in rounds(tmp_path / "half")] == [1, 1] and half["method"] == "rlavg"
-    assert run_in_process(tmp_path / "eegnet", *words, *EEGNET)["parameters"] == 3_284
 
 
 # --- real left and right hands ------------------------------------------------------------------------

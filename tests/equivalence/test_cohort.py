@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from app.algorithms.base import Algorithm
 from app.config import load
 from app.engines.launch import nodes
-from app.node import Node, hosted, together
+from app.node import Node
+from app.placement import hosted, together
 from tests.running import rounds, run_in_process
 
 SHORT = ("federation.rounds=3", "training.epochs=2")

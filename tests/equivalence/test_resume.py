@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from app import figures
 from app.checkpoint import ClientStates
 from app.engines import launch
 from app.errors import FedgeoError
 from app.server import Server
-from tests.running import rounds
+from tests.running import draw_nothing, rounds
 
 DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")
 EEG = ("experiment=eeg_demo", "federation.rounds=4", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
@@ -37,8 +36,7 @@ UNEQUAL = ("seconds", "cpu_seconds", "peak_memory_mb")
 @pytest.fixture(autouse=True)
 def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs; what is drawn is a function of what is compared."""
-    for name in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
-        monkeypatch.setattr(figures, name, lambda *_: None)
+    draw_nothing(monkeypatch)
 
 
 class Killed(BaseException):
