@@ -10,7 +10,7 @@ from app import audit, messages
 from app.config import Config, load
 from app.errors import FedgeoError, describe
 from app.logs import log_to
-from app.memory import keep_freed_blocks
+from app.memory import keep_freed_blocks, spare_imports
 from app.node import Node, code_hash, node, state_folder
 from app.site import Refusal, Site, check_code, check_run, check_words
 from app.site_node import SiteNode, site_node, told
@@ -71,10 +71,13 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
         return messages.error_reply(message, "this node's node-config is wrong: its SuperNode's log says how")
     if site is None:
         try:
-            return call_next(message, context)
+            reply = call_next(message, context)
         except Exception as error:  # a request that cannot be read costs its answer, not the node
             log.exception("%s", message.metadata.message_type)
             return messages.error_reply(message, describe(error))
+        if message.metadata.message_type == messages.TRAIN:  # what training needs is imported by now
+            spare_imports()
+        return reply
     site.output.mkdir(parents=True, exist_ok=True)
     log_to(site.output)
     run, classes = "", tuple[str, ...]()

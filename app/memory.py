@@ -1,7 +1,8 @@
-"""Large blocks of memory that are freed stay with the process, for the next ones."""
+"""What a long computation asks of the process's memory: freed blocks stay, and imports are not looked through."""
 
 import ctypes
 import functools
+import gc
 import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
@@ -22,3 +23,13 @@ def keep_freed_blocks() -> bool:
     if not hasattr(libc, "gnu_get_libc_version"):
         return False
     return bool(libc.mallopt(_MMAP_THRESHOLD, _LARGE) and libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+@functools.cache
+def spare_imports() -> None:
+    """Have the garbage collector leave alone all that there is at the first call, once everything is imported.
+
+    The libraries are a million objects that live as long as the process. Looking through them takes a third of a
+    second, which would fall into a round every now and then.
+    """
+    gc.freeze()

@@ -26,6 +26,7 @@ from app.errors import FedgeoError, describe
 from app.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
 from app.likeness import Likeness
 from app.logs import log_to
+from app.memory import spare_imports
 from app.models.base import Weights
 from app.models.eegnet import EEGNet
 from app.node import build_model, code_hash, local_algorithm
@@ -205,6 +206,7 @@ class Server:
                 self.save(0, messages.split_weights(arrays)[0])
             elif self.exhausted(self.results.checkpoint.round):
                 raise Stopped
+            spare_imports()
             self.clock = time.monotonic()
             return None
         weights, _ = messages.split_weights(arrays)

@@ -1,9 +1,11 @@
-"""Freed memory: a block of tens of MB is filled without page faults where one of its size was freed before."""
+"""Freed blocks are used again without page faults, and the garbage collector leaves imports alone."""
 
 import subprocess
 import sys
 
 import pytest
+
+from tests.conftest import ROOT
 
 PROGRAM = """
 import resource
@@ -29,3 +31,22 @@ def test_a_freed_block_is_used_again_without_page_faults() -> None:
     if not kept:
         pytest.skip("this C library is not glibc")
     assert faults < 100  # 50 MB are 12,000 pages
+
+
+IMPORTS = """
+import gc
+import app.server
+from app.memory import spare_imports
+
+spare_imports()
+first, later = gc.get_freeze_count(), [[] for _ in range(100)]
+spare_imports()
+print(first, gc.get_freeze_count(), sum(later is each for each in gc.get_objects()))
+"""
+
+
+def test_what_was_imported_is_left_alone_and_what_comes_later_is_not() -> None:
+    told = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    first, second, watched = map(int, told.split())
+    assert first == second > 100_000
+    assert watched == 1
