@@ -32,8 +32,8 @@ class View(Array):
     """An array that stays in this process: it is turned into bytes only if somebody sends it on."""
 
     def __init__(self, ndarray: np.ndarray) -> None:
-        self.dtype, self.shape, self.stype = _name(ndarray.dtype), tuple(ndarray.shape), SType.NUMPY
-        self.__dict__["ndarray"] = ndarray
+        # past Flower's own __setattr__, which marks what has changed since it was turned into bytes
+        self.__dict__.update(dtype=_name(ndarray.dtype), shape=ndarray.shape, stype=SType.NUMPY, ndarray=ndarray)
 
     @property
     def data(self) -> bytes:  # type: ignore[override]
