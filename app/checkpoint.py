@@ -29,10 +29,10 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         part.replace(path)
-    except OSError:  # a full disk is not filled further
+    except OSError as error:  # a full disk is not filled further
         with suppress(OSError):
             part.unlink()
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
         try:
