@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,17 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with part.open("wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:  # a full disk is not filled further
+        with suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -133,8 +133,9 @@ def compare(
     The best rate has the highest mean validation score over the last rounds of the runs of ``tuning``; a rate at
     which a run failed, by divergence for instance, is out. Test scores play no part in the choice. An arm without
     a learning rate runs at the first, whatever it is. ``jobs``: how many processes. Raises FedgeoError where an arm
-    failed at every rate, and for a folder of other settings.
+    failed at every rate, and for a folder of other settings. What is given twice counts once.
     """
+    arms, seeds = list(dict.fromkeys(arms)), list(dict.fromkeys(seeds))
     first = [Task(arm, rate, seed) for arm in arms if arm.tuned for rate in rates for seed in tuning]
     faults = run_all(folder, first, jobs, note)
     best = {arm: choose(folder, arm, rates, tuning, faults) if arm.tuned else rates[0] for arm in arms}
@@ -147,7 +148,7 @@ def compare(
 
 def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[Task, str]:
     """Run what is not finished yet; returns the errors of the runs that failed."""
-    todo = [task for task in tasks if not finished(folder, task)]
+    todo = [task for task in dict.fromkeys(tasks) if not finished(folder, task)]
     faults: dict[Task, str] = {}
     done = 0
 
@@ -187,16 +188,20 @@ def run_one(folder: Path, task: Task) -> str | None:
 
 
 def finished(folder: Path, task: Task) -> bool:
-    """Whether the run is there and complete; what a failed or interrupted one left is removed.
+    """Whether the run is there and complete; what a failed, interrupted or damaged one left is removed.
 
     Raises FedgeoError where it was made with other settings than the task's.
     """
     place = folder / task.name
-    summary = place / "summary.json"
-    if not summary.is_file() or json.loads(summary.read_text())["status"] != "completed":
+    try:
+        complete = json.loads((place / "summary.json").read_text())["status"] == "completed"
+        made = settings((place / "config.yaml").read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # not there, or damaged
+        complete = False
+    if not complete:
         shutil.rmtree(place, ignore_errors=True)
         return False
-    if settings((place / "config.yaml").read_text()) != settings(dump(load(task.overrides))):
+    if made != settings(dump(load(task.overrides))):
         raise FedgeoError(f"{place}: it was run with other settings; give another folder, or remove it")
     return True
 

@@ -77,16 +77,14 @@ def exit_code(prepare: Callable[[], Callable[[], int]], interrupted: str) -> int
     of everything.
     """
     end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    refused = 2
     try:
         begin = prepare()
-    except FedgeoError as error:
-        say(f"error: {error}")
-        return 2
-    try:
+        refused = 1
         return begin()
-    except (FedgeoError, OSError) as error:  # a folder that cannot be written, a full disk
+    except (FedgeoError, OSError) as error:  # OSError: a folder that cannot be read or written, a full disk
         say(f"error: {error}")
-        return 1
+        return refused
     except KeyboardInterrupt:
         say(f"interrupted: {interrupted}")
         return 130

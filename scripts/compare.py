@@ -43,24 +43,27 @@ def main(arguments: list[str]) -> int:
         data = dict(source(each) for each in options.data)
         chosen = arms(data, words, options.set)
         rows = compare(folder, chosen, options.rates, options.seeds, options.tuning_seeds, options.jobs, say)
-    except FedgeoError as error:
+        (folder / "table.md").write_text(markdown(rows))
+        show(rows)
+        say(f"table: {folder / 'table.md'}")
+    except (FedgeoError, OSError) as error:
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
         say("interrupted: the same command resumes")
         return 130
-    show(rows)
-    (folder / "table.md").write_text(markdown(rows))
-    say(f"table: {folder / 'table.md'}")
     return 0
 
 
 def source(words: str) -> tuple[str, tuple[str, ...]]:
     """'pacs' is a preset, 'pacs=FILE' the preset over the embeddings in an npz file; overrides may follow.
 
-    FedgeoError where there is no such file.
+    FedgeoError where there is no such file, or no preset to be read.
     """
-    first, *more = shlex.split(words)
+    try:
+        first, *more = shlex.split(words)
+    except ValueError:  # nothing, or an open quotation
+        raise FedgeoError(f"data {words!r}: give PRESET or PRESET=FILE, then overrides, quotations closed") from None
     preset, _, path = first.partition("=")
     if path and not Path(path).expanduser().is_file():
         raise FedgeoError(f"{first}: no such file: give an npz file of embeddings, or {preset} alone for the data set")

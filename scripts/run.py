@@ -20,7 +20,7 @@ from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run
 from app.errors import FedgeoError  # noqa: E402
 from app.overview import Overview  # noqa: E402
 from app.runs import OUTDATED, find  # noqa: E402
-from app.terminal import Progress, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
+from app.terminal import Progress, deliver, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -88,7 +88,7 @@ def configuration(overrides: list[str]) -> Callable[[], int]:
     resolved = dump(load(tuple(overrides)))
 
     def begin() -> int:
-        print(resolved, end="")
+        deliver(resolved, None, "configuration")
         return 0
 
     return begin

@@ -1,5 +1,6 @@
 """What must survive a process: files that are whole or not there, client states, checkpoints, the run's lines."""
 
+import errno
 import json
 import math
 import subprocess
@@ -17,17 +18,18 @@ from app.strategies.rate import Rate
 from tests.conftest import ROOT
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
 
     def broken(self: Path, target: Path) -> Path:
-        raise OSError("the disk is full")
+        raise OSError(errno.ENOSPC, "the disk is full", str(self))
 
     monkeypatch.setattr(Path, "replace", broken)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError, match=r"the disk is full: '.*/file'$"):
         write_atomic(path, b"new", durable=True)
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_last_two_states_of_a_client_are_kept(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The comparison: tuned on validation alone, nothing repeated, one table."""
 
 import json
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,31 @@ def test_a_broken_run_is_done_again_and_other_settings_are_refused(
         finished(folder, Task(other, rows[0].rate, 1))
     (tmp_path / task.name).mkdir(parents=True)
     (tmp_path / task.name / "rounds.jsonl").write_text("")
+    assert not finished(tmp_path, task)
+    assert not (tmp_path / task.name).exists()
+
+
+def test_what_is_given_twice_counts_once(done: tuple[Path, list[comparison.Row]], tmp_path: Path) -> None:
+    folder, rows = done
+    assert compare(folder, few("none", "repeat", "none"), RATES, (1, 2, 1), (1, 1), note=lambda _: None) == rows
+    (arm,) = few("none")
+    notes: list[str] = []
+    assert run_all(tmp_path, [Task(arm, 0.5, 1), Task(arm, 0.5, 1)], 1, notes.append) == {}
+    assert len(notes) == 1
+
+
+@pytest.mark.parametrize("damage", ["summary.json", "config.yaml"])
+def test_a_run_whose_files_are_damaged_is_done_again(
+    done: tuple[Path, list[comparison.Row]], tmp_path: Path, damage: str
+) -> None:
+    folder, rows = done
+    task = Task(rows[0].arm, rows[0].rate, 1)
+    shutil.copytree(folder / task.name, tmp_path / task.name)
+    assert finished(tmp_path, task)
+    if damage == "summary.json":
+        (tmp_path / task.name / damage).write_text('{"status": "comp')
+    else:
+        (tmp_path / task.name / damage).unlink()
     assert not finished(tmp_path, task)
     assert not (tmp_path / task.name).exists()
 
@@ -183,6 +209,24 @@ def test_a_file_that_is_not_there_is_told_before_anything_runs(capsys: pytest.Ca
     assert script.main(["pacs=/nowhere.npz"]) == 1
     said = capsys.readouterr()
     assert said.err.startswith("error: pacs=/nowhere.npz: no such file") and said.out == ""
+
+
+@pytest.mark.parametrize("words", ["", "quickstart 'seed=1"])
+def test_words_that_name_no_data_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script.main([words]) == 1
+    assert "PRESET=FILE, then overrides" in capsys.readouterr().err
+
+
+def test_a_table_that_cannot_be_written_is_one_line(
+    done: tuple[Path, list[comparison.Row]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(done[0], folder)
+    (folder / "table.md").mkdir()
+    words = ["quickstart", "--methods", "fedavg", "--variations", "none", "--rates", "0.5", "--seeds", "1"]
+    assert script.main([*words, "--set", *SHARED, "--folder", str(folder), "--jobs", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and "table.md" in said and said.count("\n") == 1
 
 
 def test_the_terminals_table_breaks_no_figure(

@@ -52,9 +52,22 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyt
     assert run.main(["engine=inprocess", f"run_dir={tmp_path / 'file' / 'run'}"]) == 2
     assert f"{tmp_path / 'file'} is no folder that can be written" in capsys.readouterr().err
     words = ["-m", "engine=inprocess", "seed=1,2", f"sweep_dir={tmp_path / 'file' / 'sweep'}"]
-    assert run.main(words) != 0
+    assert run.main(words) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: ") and said.count("\n") == 1
+    assert said.startswith("error: sweep_dir=") and said.count("\n") == 1
+
+
+def test_an_end_during_preparation_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, code in ((KeyboardInterrupt(), 130), (PermissionError(13, "Permission denied", "data.npz"), 2)):
+
+        def prepare(options: object, error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setattr(run, "prepare", prepare)
+        assert run.main([]) == code
+        assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(
@@ -153,3 +166,12 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_resolved_configuration_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--config", "seed=7"]) == 0
     assert "seed: 7" in capsys.readouterr().out
+
+
+def test_a_reader_of_the_configuration_may_have_seen_enough() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, str(ROOT / "scripts" / "run.py"), "--config"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

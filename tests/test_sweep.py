@@ -151,6 +151,13 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "seed=1" / "thesis.tex").read_text() == "mine"
 
 
+def test_what_comes_to_the_same_run_is_run_once(tmp_path: Path) -> None:
+    labels = [job.label for job in plan(tmp_path, "engine=inprocess", "training.lr=0.1,0.10", "seed=1,1,2").jobs]
+    assert labels == ["training.lr=0.1 seed=1", "training.lr=0.1 seed=2"]
+    make_run(tmp_path / "there", "engine=inprocess", "seed=1")
+    assert len(plan(tmp_path, "engine=inprocess", "seed=1,1").finished) == 1
+
+
 def test_one_sweep_at_a_time_in_a_folder(tmp_path: Path) -> None:
     with locked(tmp_path):  # noqa: SIM117
         with pytest.raises(FedgeoError, match="another sweep is at work there"), locked(tmp_path):
@@ -184,6 +191,7 @@ def test_faults_are_told_before_anything_begins(tmp_path: Path, capsys: pytest.C
         (["engine=inprocess,deployment"], "engine=deployment"),
         (["training.lr=0.1,fast"], "training.lr=fast"),
         (["run_dir=x", "seed=1,2"], "sweep_dir"),
+        (["seed=1,2", "--also", "seed='3"], "--also \"seed='3\": No closing quotation"),
     ):
         assert run.main(["-m", *words, f"sweep_dir={folder}"]) == 2
         assert message in capsys.readouterr().err

@@ -286,6 +286,40 @@ def test_training_leaves_what_it_was_given_alone() -> None:
         assert torch.equal(each.start["linear.weight"], weights(torch.float32, seed=1)["linear.weight"])
 
 
+@dataclass(frozen=True)
+class Leaning(Algorithm):
+    """A tilt that is one number, and a pull that is a whole one, of any method's own class."""
+
+    pull: int = 1  # type: ignore[assignment]
+
+    def tilt(self, local: Local) -> Weights:
+        return {key: torch.tensor(0.25, dtype=value.dtype) for key, value in local.start.items()}
+
+
+def test_a_tilt_is_broadcast_and_numbers_may_be_whole() -> None:
+    sets, chosen = tensors(SIZES, np.float64), replace(SETTINGS, weight_decay=0, lr=1)
+    begun = [local(Leaning(), k, torch.float64) for k in range(len(sets))]
+    assert_same(together(sets, Leaning(), chosen, begun), one_by_one(sets, Leaning(), chosen, begun), 1e-10)
+
+
+def test_samples_and_weights_may_lie_in_any_order() -> None:
+    (plainly,) = tensors(SIZES[:1], np.float64)
+    odd = TensorSet(np.asfortranarray(plainly.x.numpy()), plainly.y.numpy().repeat(2)[::2])
+    straight, moments = weights(torch.float64, seed=1), weights(torch.float64, seed=2)
+    turned, kept = (
+        {key: value.T.contiguous().T if value.ndim == 2 else value for key, value in tree.items()}
+        for tree in (straight, moments)
+    )
+    member = Member(odd, Local(turned), order(0), {f"{key}/momentum_buffer": value for key, value in kept.items()})
+    (ours,) = cohort.train([member], FedProx(), SETTINGS)
+    member = replace(member, data=plainly, local=Local(straight))
+    reference = plain.train(
+        Head(P, C).double(), plainly, FedProx(), Local(straight), SETTINGS, order(0), dict(member.moments)
+    )
+    assert isinstance(ours, LocalResult)
+    assert_same([ours], [reference], 1e-10)
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +342,14 @@ def test_a_client_with_a_label_outside_the_classes_leaves_the_others_be() -> Non
         [Member(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
     )
     assert [type(r) for r in results] == [LocalResult, IndexError, *[LocalResult] * 3]
+
+
+def test_a_client_whose_momentum_has_another_shape_leaves_the_others_be() -> None:
+    sets = tensors((9, 5, 4))
+    kept = [{}, {"linear.weight/momentum_buffer": torch.zeros(C - 2, P)}, {}]
+    members = [Member(d, local(FedAvg(), k, torch.float32), order(k), kept[k]) for k, d in enumerate(sets)]
+    results = cohort.train(members, FedAvg(), SETTINGS)
+    assert [type(r) for r in results] == [LocalResult, RuntimeError, LocalResult]
 
 
 def test_a_client_without_samples_leaves_the_others_be() -> None:

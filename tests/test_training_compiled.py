@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.training import compiled
 from app.training.compiled import Parameter, Step, descend
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,6 +93,9 @@ def arguments(**other: Any) -> dict[str, Any]:
         ({"labels": np.array([0, 1])}, ValueError, "do not fit"),
         ({"batch_size": 0}, ValueError, "do not fit"),
         ({"bias": parameter(np.random.default_rng(0), 2)}, ValueError, "do not fit"),
+        ({"weight": parameter(np.random.default_rng(0), 3, 5)._replace(start=np.zeros((2, 5)))}, ValueError, "do not"),
+        ({"weight": parameter(np.random.default_rng(0), 3, 5)._replace(tilt=np.zeros((1, 5)))}, ValueError, "do not"),
+        ({"bias": parameter(np.random.default_rng(0), 3)._replace(velocity=np.zeros(2))}, ValueError, "do not fit"),
         ({"labels": np.array([0, 1, 2, 0, 1, 3])}, IndexError, "label outside"),
         ({"labels": np.array([0, -1, 2, 0, 1, 2])}, IndexError, "label outside"),
         ({"order": np.array([0, 1, 2, 3, 4, 6])}, IndexError, "not there"),
@@ -123,41 +124,55 @@ SCRIPT = """
 import numpy as np
 from app.training.compiled import Parameter, Step, descend
 zeros = lambda *shape: Parameter(*(np.zeros(shape) for _ in range(4)))
-print(descend(np.ones((2, 3)), np.array([0, 1]), np.arange(2), 2, 1, zeros(2, 3), zeros(2), Step(0.1, 0.0, 0.0, 0.0)))
+step = Step(0.1, 0.0, 0.0, 0.0)
+print(*descend(np.ones((2, 3)), np.array([0, 1]), np.arange(2), 2, 1, zeros(2, 3), zeros(2), step))
 """
 
 
-def run_script(home: Path, root: Path = ROOT) -> str:
-    """What a new process of this user says of the compiled code that it found; its steps must be right."""
-    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(root), "NUMBA_DEBUG_CACHE": "1"}
-    env.pop("NUMBA_CACHE_DIR", None)
+def run_script(home: Path, root: Path = ROOT, **more: str) -> dict[str, tuple[int, bytes]]:
+    """What a new process of this user leaves of compiled code, and when; its steps must be right."""
+    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(root), **more}
+    if not more:
+        env.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=env, capture_output=True, text=True, check=True)
-    *said, result = done.stdout.strip().splitlines()
-    count, loss = result.strip("()").split(",")
+    count, loss = done.stdout.split()
     assert (int(count), float(loss)) == (1, pytest.approx(np.log(2)))
-    return "\n".join(said)
+    kept = home / ".cache" / "fedgeo" / "compiled"
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.glob("*")}
 
 
 def test_it_is_compiled_once_for_all_copies_of_the_source(tmp_path: Path) -> None:
-    assert "data saved" in run_script(tmp_path)
+    first = run_script(tmp_path)
+    assert len(first) == 1
     shutil.copytree(ROOT / "app", tmp_path / "copy" / "app", ignore=shutil.ignore_patterns("__pycache__"))
-    said = run_script(tmp_path, tmp_path / "copy")
-    assert "data loaded" in said and "data saved" not in said
+    assert run_script(tmp_path, tmp_path / "copy") == first
     source = tmp_path / "copy" / "app" / "training" / "compiled.py"
     source.write_text(source.read_text() + "\n")
-    assert "data loaded" not in run_script(tmp_path, tmp_path / "copy")
+    assert len(run_script(tmp_path, tmp_path / "copy")) == 2
 
 
-def test_where_nothing_can_be_written_it_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "data saved" not in run_script(Path("/proc/nowhere"))
-    asked: list[bool] = []
+@pytest.mark.parametrize("damage", ["cut", "empty", "a lost page"])
+def test_damaged_code_is_compiled_again(tmp_path: Path, damage: str) -> None:
+    ((name, (_, good)),) = run_script(tmp_path).items()
+    page = slice(2 * 4096, 3 * 4096)  # of what the code calls: run, it ends the process
+    lost = bytearray(good)
+    lost[page] = bytes(4096)
+    bad = {"cut": good[:5000], "empty": b"", "a lost page": bytes(lost)}[damage]
+    (tmp_path / ".cache" / "fedgeo" / "compiled" / name).write_bytes(bad)
+    mended = run_script(tmp_path)
+    assert mended.keys() == {name} and mended[name][1] != bad
+    assert run_script(tmp_path) == mended
 
-    def compiler(*signature: Any, cache: bool = False, **options: Any) -> Any:
-        asked.append(cache)
-        if cache:
-            raise OSError("no space left on device")
-        return lambda function: function
 
-    monkeypatch.setattr(numba, "njit", compiler)
-    assert compiled._compiled.__wrapped__(np.dtype("float64")) is compiled._descend
-    assert asked == [True, False]
+def test_where_nothing_can_be_written_it_is_compiled_again(tmp_path: Path) -> None:
+    assert not run_script(Path("/proc/nowhere"))
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "fedgeo").touch()
+    assert not run_script(tmp_path)
+
+
+@pytest.mark.parametrize("switch", [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_CACHE_DIR": "elsewhere"}])
+def test_settings_of_numba_hold(tmp_path: Path, switch: dict[str, str]) -> None:
+    switch = {key: str(tmp_path / value) if value == "elsewhere" else value for key, value in switch.items()}
+    assert not run_script(tmp_path, **switch)
+    assert (tmp_path / "elsewhere").is_dir() == ("NUMBA_CACHE_DIR" in switch)

@@ -68,7 +68,10 @@ def expand(overrides: Sequence[str], also: Sequence[str] = ()) -> list[tuple[tup
     varied = [key for key, options in choices.items() if len(options) > 1]
     found = [_combined(choices, varied, values) for values in itertools.product(*choices.values())]
     for words in also:
-        own = _choices(shlex.split(words))
+        try:
+            own = _choices(shlex.split(words))
+        except ValueError as error:
+            raise FedgeoError(f"--also {words!r}: {error}") from None
         common = {key: options for key, options in choices.items() if len(options) == 1 and key not in own}
         found += [_combined(common | own, list(own), v) for v in itertools.product(*(common | own).values())]
     return found

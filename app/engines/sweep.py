@@ -27,7 +27,7 @@ from app.engines.link import Link
 from app.engines.workers import Listener, Outcome, run_jobs
 from app.errors import FedgeoError, describe
 from app.node import code_hash
-from app.results import check_new
+from app.results import check_new, check_writable
 from app.runs import Run
 
 LONGEST = 180  # characters of a run directory's name
@@ -69,23 +69,29 @@ def plan_sweep(overrides: Sequence[str], also: Sequence[str] = ()) -> Sweep:
     """All combinations of ``overrides`` and ``also``, against what sweep_dir holds. Raises FedgeoError with one line.
 
     Every configuration is checked; whether it can be run is checked once for those that differ in their seed alone.
+    What comes to the same run counts once.
     """
     if any(o.startswith("run_dir=") for o in overrides):
         raise FedgeoError("run_dir: a sweep has several; give sweep_dir")
     chosen_all = expand(overrides, also)
     given = load(chosen_all[0][0]).sweep_dir
     folder = Path(given or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-sweep").expanduser().absolute()
+    check_writable(folder, "sweep_dir")
     held = runs.find([folder]) if folder.is_dir() else []
     code = code_hash()
     finished, jobs, stale = [], [], {}
     taken = {run.path: run.identity for run in held}
     rounds: dict[str, int] = {}
+    seen: set[str] = set()
     for chosen, label in chosen_all:
         job = prepare(chosen, label or "run", folder / _name(label or "run"))
         if job.config.engine == "deployment":
             raise FedgeoError("engine=deployment: a sweep runs on this machine: set engine=inprocess or engine=flower")
         settings = job.config.model_dump(mode="json")
         identity, arm = runs.identity(settings), runs.identity(settings, without=("seed",))
+        if identity in seen:
+            continue
+        seen.add(identity)
         same = [run for run in held if run.identity == identity]
         done = [run for run in same if run.completed and run.code == code]
         if done:

@@ -13,7 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from app.algorithms.base import Algorithm, Trained
 from app.errors import FedgeoError
@@ -70,28 +72,35 @@ def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSe
     """All steps of one client, compiled; or what is wrong with it."""
     from app.training import compiled  # its compiler takes a while to import: only where something is trained
 
-    start, tilt, velocity = member.local.start, algorithm.tilt(member.local), _velocity(member)
-    weights = {name: value.clone(memory_format=torch.contiguous_format) for name, value in start.items()}
-    weight, bias = (
-        compiled.Parameter(
-            weights[name].numpy(),
-            velocity[name].numpy(),
-            start[name].contiguous().numpy(),
-            (tilt[name].contiguous() if tilt else torch.zeros_like(weights[name])).numpy(),
-        )
-        for name in (WEIGHT, BIAS)
-    )
-    step = compiled.Step(settings.lr, settings.momentum, settings.weight_decay, algorithm.pull)
-    left, losses = steps, 0.0
-    batches = runs(member.data, settings.batch_size, member.generator)
     try:
-        while left:
-            x, labels, order = next(batches)
+        start, tilt = member.local.start, algorithm.tilt(member.local)
+        weights = {name: _whole(value, value).clone() for name, value in start.items()}
+        velocity = {name: _whole(value, start[name]) for name, value in _velocity(member).items()}
+        weight, bias = (
+            compiled.Parameter(
+                weights[name].numpy(),
+                velocity[name].numpy(),
+                _whole(start[name], start[name]).numpy(),
+                _whole(tilt[name] if tilt else torch.zeros(()), start[name]).numpy(),
+            )
+            for name in (WEIGHT, BIAS)
+        )
+        step = compiled.Step(*map(float, (settings.lr, settings.momentum, settings.weight_decay, algorithm.pull)))
+        left, losses = steps, 0.0
+        batches = runs(member.data, settings.batch_size, member.generator)
+        while left > 0:
+            x, labels, order = map(np.ascontiguousarray, next(batches))
             done, loss = compiled.descend(x, labels, order, settings.batch_size, left, weight, bias, step)
             left, losses = left - done, losses + loss
-    except (ValueError, IndexError) as error:  # this client's alone
+            del x, labels, order  # a window is given up before the next one is drawn
+    except Exception as error:  # this client's alone
         return error
     return Ended(weights, velocity, losses)
+
+
+def _whole(value: Tensor, like: Tensor) -> Tensor:
+    """``value`` in the shape and dtype of ``like``, in C order: compiled code reads what lies there, whatever it is."""
+    return value.detach().to(like.dtype).expand_as(like).contiguous()
 
 
 def _result(

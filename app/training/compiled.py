@@ -6,6 +6,9 @@ core's cache from step to step. It takes a tenth of the time of torch's operator
 """
 
 import hashlib
+import pickle
+import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +16,11 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import types
-from numba.core.caching import InTreeCacheLocator
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+from app.checkpoint import write_atomic
 
 TOGETHER = 8  # samples of a batch that share one pass over the weights, written out below
 # Sums may be taken in any order, which is what lets them be vectorised; NaN and infinity stay what they are.
@@ -60,17 +67,38 @@ def descend(
     return _compiled(weight.value.dtype)(x, labels, order, batch_size, steps, weight, bias, step)
 
 
-class Kept(InTreeCacheLocator):
-    """Compiled code among the user's caches, by what its source says: the copies that Flower makes of it share it."""
+class Kept(NullCache):
+    """Compiled code among the user's caches: a file for what its source, signature and processor say, and its checksum.
 
-    def get_cache_path(self) -> str:
-        return str(Path.home() / ".cache" / "fedgeo" / "compiled")
+    The copies of the source that Flower makes share it. A file that is damaged, cannot be read or cannot be written
+    costs the time to compile, and is replaced where it can be.
+    """
 
-    def get_source_stamp(self) -> str:
-        return hashlib.sha256(Path(self._py_file).read_bytes()).hexdigest()
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        try:
+            content = self._path(sig, target_context.codegen()).read_bytes()
+        except (OSError, RuntimeError):  # there is none, or no home that it could be in
+            return None
+        code = content[hashlib.sha256().digest_size :]
+        if content != _checked(code):
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
 
-    def get_disambiguator(self) -> str:
-        return self.get_source_stamp()[:12]
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with suppress(OSError, RuntimeError):
+            write_atomic(self._path(sig, data.codegen), _checked(dumps(data._reduce())))
+
+    def _path(self, sig: Any, codegen: Any) -> Path:
+        known = (numba.__version__, sys.version, sig, codegen.magic_tuple(), Path(__file__).read_bytes())
+        config: Any = numba.config
+        folder = Path(config.CACHE_DIR) if config.CACHE_DIR else Path.home() / ".cache" / "fedgeo" / "compiled"
+        return folder / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}.code"
+
+
+def _checked(code: bytes) -> bytes:
+    """The code behind its checksum: numba runs what it is given, and a page of it that was lost ends the process."""
+    return hashlib.sha256(code).digest() + code
 
 
 @cache
@@ -82,21 +110,22 @@ def _compiled(dtype: np.dtype) -> Any:
     parameters = [types.NamedUniTuple(types.Array(real, ndim, "C"), 4, Parameter) for ndim in (2, 1)]
     step = types.NamedUniTuple(types.float64, 4, Step)
     result = types.Tuple((types.int64, types.float64))
-    signature = result(samples, whole, whole, types.int64, types.int64, *parameters, step)
-    config: Any = numba.config
-    before = config.CACHE_LOCATOR_CLASSES
-    config.CACHE_LOCATOR_CLASSES = f"UserProvidedCacheLocator,{__name__}.{Kept.__name__}"
-    try:
-        return numba.njit(signature, cache=True, **OPTIONS)(_descend)
-    except (RuntimeError, OSError):  # there is no folder that it could be left in
-        return numba.njit(signature, **OPTIONS)(_descend)
-    finally:
-        config.CACHE_LOCATOR_CLASSES = before
+    made = numba.njit(**OPTIONS)(_descend)
+    if made is not _descend:  # as it is with NUMBA_DISABLE_JIT
+        made._cache = Kept()
+        made.compile(result(samples, whole, whole, types.int64, types.int64, *parameters, step))
+        made.disable_compile()
+    return made
 
 
 def _descend(x, labels, order, batch_size, steps, weight, bias, step):  # type: ignore[no-untyped-def]
     classes, p = weight.value.shape
-    if x.shape[1] != p or len(bias.value) != classes or len(labels) != len(order) or batch_size < 1:
+    fits = x.shape[1] == p and len(bias.value) == classes and len(labels) == len(order) and batch_size >= 1
+    for each in weight:
+        fits = fits and each.shape == weight.value.shape
+    for own in bias:
+        fits = fits and own.shape == bias.value.shape
+    if not fits:
         raise ValueError("samples, labels and weights do not fit each other")
     most = min(batch_size, len(order))
     rows = np.empty(most + TOGETHER, np.int64)
