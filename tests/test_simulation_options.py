@@ -1,5 +1,6 @@
 """What a simulation asks of this machine."""
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from app.engines.launch import Job, gpus, plan
 from app.engines.sweep import run_on_superlink
 from app.engines.workers import Outcome
 from app.errors import FedgeoError
+from scripts import run
 
 
 @pytest.mark.parametrize(("nodes", "found", "share"), [(16, 1, 0.062), (3, 1, 0.333), (4, 2, 0.5), (2, 8, 1.0)])
@@ -45,7 +47,7 @@ def test_a_run_joins_no_ray_cluster_unless_it_is_named(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("address", ["somewhere", "local", "ray://head:10001", "head:port"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(FedgeoError, match=r"federation\.ray_address"):
+    with pytest.raises(FedgeoError, match=r"federation\.ray_address=.*: must be host:port"):
         load(f"federation.ray_address='{address}'")
 
 
@@ -55,9 +57,22 @@ def test_a_ray_cluster_is_for_simulations_alone(tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_on_one_ray_cluster(tmp_path: Path) -> None:
-    jobs = [plan([f"federation.ray_address='{host}:1'"], run_dir=tmp_path / host) for host in ("a", "b")]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        addresses = [f"{host}:{listening.getsockname()[1]}" for host in ("127.0.0.1", "localhost")]
+        jobs = [plan([f"federation.ray_address='{each}'"], run_dir=tmp_path / each) for each in addresses]
     with pytest.raises(FedgeoError, match="one Ray cluster"):
         run_on_superlink(jobs, Ignored())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_a_cluster_that_is_not_there_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    assert run.main([f"federation.ray_address='{host}:{port}'", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert f"federation.ray_address={host}:{port}: no Ray cluster answers there" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 class Ignored:

@@ -112,6 +112,15 @@ def test_where_things_are_kept_is_no_setting(tmp_path: Path) -> None:
     assert not plan(tmp_path, "engine=inprocess").jobs
 
 
+def test_what_is_given_twice_is_one_run(tmp_path: Path) -> None:
+    """Each once, whether it is left to do or was found finished."""
+    make_run(tmp_path / "done", "engine=inprocess", "seed=3", "training.lr=0.1")
+    swept = ("engine=inprocess", "training.lr=0.1,1e-1", "seed=1,2,1,3,3", f"sweep_dir={tmp_path}")
+    sweep = plan_sweep(swept, ["seed=1 training.lr=0.1"])
+    assert [job.run_dir.name for job in sweep.jobs] == ["training.lr=0.1,seed=1", "training.lr=0.1,seed=2"]
+    assert [run.path.name for run in sweep.finished] == ["done"]
+
+
 def test_a_taken_name_is_left_alone(tmp_path: Path) -> None:
     """seed=1 of a sweep with other rounds: the new run gets a name of its own."""
     kept = make_run(tmp_path / "seed=1", "engine=inprocess", "federation.rounds=7", "seed=1")
@@ -149,13 +158,6 @@ def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedgeoError, match="seed=1: it exists already"):
         plan(tmp_path, "engine=inprocess", "seed=1,2")
     assert (tmp_path / "seed=1" / "thesis.tex").read_text() == "mine"
-
-
-def test_what_comes_to_the_same_run_is_run_once(tmp_path: Path) -> None:
-    labels = [job.label for job in plan(tmp_path, "engine=inprocess", "training.lr=0.1,0.10", "seed=1,1,2").jobs]
-    assert labels == ["training.lr=0.1 seed=1", "training.lr=0.1 seed=2"]
-    make_run(tmp_path / "there", "engine=inprocess", "seed=1")
-    assert len(plan(tmp_path, "engine=inprocess", "seed=1,1").finished) == 1
 
 
 def test_one_sweep_at_a_time_in_a_folder(tmp_path: Path) -> None:

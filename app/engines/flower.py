@@ -1,8 +1,11 @@
 """The Flower engine: a private SuperLink with Ray behind it, which runs are submitted to as `flwr run` does."""
 
-from app.engines.link import MARK, Link, end_marked, free_port
+import socket
 
-__all__ = ["MARK", "SuperLink", "end_marked", "simulated"]
+from app.engines.link import MARK, Link, end_marked, free_port
+from app.errors import FedgeoError
+
+__all__ = ["MARK", "SuperLink", "check_cluster", "end_marked", "simulated"]
 
 
 class SuperLink(Link):
@@ -25,6 +28,18 @@ class SuperLink(Link):
         command = ("flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port))
         self.process = self.launch((*command, "--disable-runtime-dependency-installation"), self.log)
         self.wait_until_healthy(port)
+
+
+def check_cluster(address: str) -> None:
+    """Raises FedgeoError where nothing listens at ``address``, host:port: Ray would wait minutes without a word."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise FedgeoError(
+            f"federation.ray_address={address}: no Ray cluster answers there ({error}): start its head, `ray start "
+            f"--head --port {port}`, or correct the address, or leave it out for a Ray of the run's own"
+        ) from None
 
 
 def simulated(nodes: int, gpus: int = 0) -> tuple[str, ...]:

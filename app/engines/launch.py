@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from app import strategies, tracking
 from app.config import Config, load, one_line
 from app.data.world import world
-from app.engines.flower import simulated
+from app.engines.flower import check_cluster, simulated
 from app.engines.inprocess import InProcessGrid
 from app.engines.link import Link
 from app.errors import FedgeoError
@@ -136,8 +136,12 @@ def check(config: Config) -> int:
     """Refuse what does not go together or cannot be had; returns the number of rounds."""
     strategies.check(config)
     tracking.check(config)
-    if config.federation.ray_address is not None and config.engine != "flower":
-        raise FedgeoError(f"federation.ray_address is for engine=flower: engine={config.engine} needs no Ray cluster")
+    if (address := config.federation.ray_address) is not None:
+        if config.engine != "flower":
+            raise FedgeoError(
+                f"federation.ray_address is for engine=flower: engine={config.engine} needs no Ray cluster"
+            )
+        check_cluster(address)
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
     choose_device(config.device)

@@ -68,8 +68,8 @@ class Sweep:
 def plan_sweep(overrides: Sequence[str], also: Sequence[str] = ()) -> Sweep:
     """All combinations of ``overrides`` and ``also``, against what sweep_dir holds. Raises FedgeoError with one line.
 
+    What comes twice, such as seed=1,1 or an arm that ``also`` repeats, is one run.
     Every configuration is checked; whether it can be run is checked once for those that differ in their seed alone.
-    What comes to the same run counts once.
     """
     if any(o.startswith("run_dir=") for o in overrides):
         raise FedgeoError("run_dir: a sweep has several; give sweep_dir")
@@ -82,16 +82,16 @@ def plan_sweep(overrides: Sequence[str], also: Sequence[str] = ()) -> Sweep:
     finished, jobs, stale = [], [], {}
     taken = {run.path: run.identity for run in held}
     rounds: dict[str, int] = {}
-    seen: set[str] = set()
+    planned: set[str] = set()
     for chosen, label in chosen_all:
         job = prepare(chosen, label or "run", folder / _name(label or "run"))
         if job.config.engine == "deployment":
             raise FedgeoError("engine=deployment: a sweep runs on this machine: set engine=inprocess or engine=flower")
         settings = job.config.model_dump(mode="json")
         identity, arm = runs.identity(settings), runs.identity(settings, without=("seed",))
-        if identity in seen:
+        if identity in planned:
             continue
-        seen.add(identity)
+        planned.add(identity)
         same = [run for run in held if run.identity == identity]
         done = [run for run in same if run.completed and run.code == code]
         if done:

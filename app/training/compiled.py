@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import types
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.serialize import dumps
 
 from app.checkpoint import write_atomic
 
@@ -67,26 +64,30 @@ def descend(
     return _compiled(weight.value.dtype)(x, labels, order, batch_size, steps, weight, bias, step)
 
 
-class Kept(NullCache):
+class Kept:
     """Compiled code among the user's caches: a file for what its source, signature and processor say, and its checksum.
 
-    The copies of the source that Flower makes share it. A file that is damaged, cannot be read or cannot be written
-    costs the time to compile, and is replaced where it can be.
+    The copies of the source that Flower makes share it. What cannot be read or written, a damaged file, a missing
+    home, another numba than those that this was written for, costs the time to compile and no more.
     """
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        target_context.refresh()
-        try:
+        """The code, None where there is none that can be used. numba asks before it compiles."""
+        with suppress(Exception):
+            from numba.core.compiler import CompileResult
+
+            target_context.refresh()
             content = self._path(sig, target_context.codegen()).read_bytes()
-        except (OSError, RuntimeError):  # there is none, or no home that it could be in
-            return None
-        code = content[hashlib.sha256().digest_size :]
-        if content != _checked(code):
-            return None
-        return CompileResult._rebuild(target_context, *pickle.loads(code))
+            code = content[hashlib.sha256().digest_size :]
+            if content == _checked(code):
+                return CompileResult._rebuild(target_context, *pickle.loads(code))
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError, RuntimeError):
+        """Keep what was compiled."""
+        with suppress(Exception):
+            from numba.core.serialize import dumps
+
             write_atomic(self._path(sig, data.codegen), _checked(dumps(data._reduce())))
 
     def _path(self, sig: Any, codegen: Any) -> Path:
