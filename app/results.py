@@ -255,9 +255,14 @@ def check_new(path: Path) -> None:
     """Refuse a run directory that already holds something, for a run never writes over another, or cannot be made."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FedgeoError(f"run_dir={path}: it exists already; name another, or remove it")
+    check_place("run_dir", path)
+
+
+def check_place(key: str, path: Path) -> None:
+    """Refuse a folder, the value of ``key``, that can neither be written nor made."""
     above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise FedgeoError(f"run_dir={path}: {above} is no folder that can be written; name another")
+        raise FedgeoError(f"{key}={path}: {above} is no folder that can be written; name another")
 
 
 def default_run_dir(config: Config) -> Path:

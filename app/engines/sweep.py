@@ -27,7 +27,7 @@ from app.engines.link import Link
 from app.engines.workers import Listener, Outcome, run_jobs
 from app.errors import FedgeoError, describe
 from app.node import code_hash
-from app.results import check_new
+from app.results import check_new, check_place
 from app.runs import Run
 
 LONGEST = 180  # characters of a run directory's name
@@ -76,6 +76,7 @@ def plan_sweep(overrides: Sequence[str], also: Sequence[str] = ()) -> Sweep:
     chosen_all = expand(overrides, also)
     given = load(chosen_all[0][0]).sweep_dir
     folder = Path(given or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-sweep").expanduser().absolute()
+    check_place("sweep_dir", folder)
     held = runs.find([folder]) if folder.is_dir() else []
     code = code_hash()
     finished, jobs, stale = [], [], {}
