@@ -17,7 +17,7 @@ import torch
 
 from app.data.source import Images
 from app.encoders import Encoder
-from app.errors import FedgeoError
+from app.errors import WHERE_CACHES_GO, FedgeoError
 from app.memory import keep_freed_blocks
 
 log = logging.getLogger(__name__)
@@ -239,7 +239,7 @@ class Shards:
             raise self._unwritable(fault) from fault
 
     def _unwritable(self, fault: OSError) -> FedgeoError:
-        return FedgeoError(f"{self.folder}: the cache cannot be written ({fault.strerror}): set another folder")
+        return FedgeoError(f"{self.folder}: the cache cannot be written ({fault.strerror}): {WHERE_CACHES_GO}")
 
     def _open(self, file: Path) -> np.ndarray:
         try:

@@ -7,6 +7,7 @@ less than the embeddings of two pictures of one thing differ (see :mod:`app.froz
 
 import difflib
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from PIL import Image
 
 from app.errors import FedgeoError
 from app.frozen import Network
+
+log = logging.getLogger(__name__)
 
 
 class Encoder(Protocol):
@@ -141,7 +144,7 @@ def load_clip(
     shown = {f"image_{key}": tag[key] for key in ("mean", "std", "interpolation", "resize_mode") if tag.get(key)}
     source = None if checkpoint is None else str(_checkpoint_file(checkpoint))
     try:
-        with _fixed_seed():
+        with _fixed_seed(), _fetching(f"open_clip {model} {pretrained}" if tag and source is None else None):
             clip, _, transform = library.create_model_and_transforms(
                 model, pretrained=source or pretrained, force_quick_gelu=quick, **shown
             )
@@ -176,7 +179,7 @@ def timm(
     if checkpoint is not None:
         options["pretrained_cfg_overlay"] = {"file": str(_checkpoint_file(checkpoint))}
     try:
-        with _fixed_seed():
+        with _fixed_seed(), _fetching(f"timm {model}" if pretrained and checkpoint is None else None):
             # With its classifier, so that the weights are loaded strictly; it is dropped below.
             network: Any = library.create_model(model, pretrained=pretrained or checkpoint is not None, **options)
     except Exception as fault:
@@ -241,6 +244,29 @@ def _fixed_seed() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _fetching(what: str | None) -> Iterator[None]:
+    """Tells that the weights of ``what``, where it is any, are looked for, in place of the libraries' own lines.
+
+    Those are a dozen retries where there is no network, each twice, which the error sums up.
+    """
+    if what is not None:
+        log.info("%s: looking for the weights, which are fetched where they are not on this machine", what)
+    hub, root = logging.getLogger("huggingface_hub"), logging.getLogger()
+    level = hub.level
+    hub.setLevel(logging.ERROR)
+    root.addFilter(_nothing)  # what is logged on it directly, as open_clip does
+    try:
+        yield
+    finally:
+        root.removeFilter(_nothing)
+        hub.setLevel(level)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
+
+
 def _checkpoint_file(path: Path | str) -> Path:
     file = Path(path).expanduser()
     if not file.is_file():
@@ -265,4 +291,5 @@ def _unfit(model: str, file: str, fault: Exception) -> FedgeoError:
 
 
 def _first_line(fault: Exception) -> str:
-    return " ".join(str(fault).split())[:200]
+    text = " ".join(str(fault).split())
+    return text if len(text) <= 200 else f"{text[:200].rpartition(' ')[0] or text[:200]} ..."

@@ -5,6 +5,8 @@ class FedgeoError(ValueError):
     """A fault in the input, configuration or data, told in one line: what, where, and what is allowed."""
 
 
+WHERE_CACHES_GO = "set cache_dir (at a site, state-path) to a folder that can be written"  # how such a fault ends
+
 MISSING = "missing: "  # how the text of a Missing begins, by which the server knows it
 
 

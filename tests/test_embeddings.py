@@ -240,7 +240,7 @@ def test_an_embedding_that_is_not_finite_is_refused_by_name(tmp_path: Path) -> N
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
-    with pytest.raises(FedgeoError, match="taken"):
+    with pytest.raises(FedgeoError, match=r"taken.*: the cache cannot be written .*: set cache_dir"):
         embed(ArrayImages(pixels(2), "set"), range(2), ENCODER, cache=tmp_path / "taken")
 
 

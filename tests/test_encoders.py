@@ -153,6 +153,25 @@ def test_missing_weights_say_what_to_fetch_and_where_to_put_it(monkeypatch: pyte
         build("timm", model="test_vit")
 
 
+def test_without_a_network_one_line_tells_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        logging.error("Failed to download weights")
+        raise RuntimeError("unreachable, " + "word " * 60)
+
+    caplog.set_level(logging.INFO, "app")
+    monkeypatch.setattr("open_clip.create_model_and_transforms", unreachable)
+    monkeypatch.setattr("timm.create_model", unreachable)
+    for name, settings in (("open_clip", {}), ("timm", {"model": "test_vit"})):
+        with pytest.raises(FedgeoError, match=r"fetched \(unreachable, (word )+\.\.\.\): fetch them from"):
+            build(name, **settings)
+    logging.error("heard again")
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == ["heard again"]
+    assert "timm test_vit: looking for the weights" in caplog.text
+
+
 # --- timm
 
 

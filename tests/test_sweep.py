@@ -188,6 +188,7 @@ def test_what_a_killed_sweep_left_running_is_ended(tmp_path: Path) -> None:
 
 def test_faults_are_told_before_anything_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "sweep"
+    (tmp_path / "file").touch()
     for words, message in (
         (["method=fedavg,projavg"], "method=projavg"),
         (["engine=inprocess,deployment"], "engine=deployment"),
@@ -197,6 +198,8 @@ def test_faults_are_told_before_anything_begins(tmp_path: Path, capsys: pytest.C
     ):
         assert run.main(["-m", *words, f"sweep_dir={folder}"]) == 2
         assert message in capsys.readouterr().err
+    assert run.main(["-m", "engine=inprocess", "seed=1,2", f"sweep_dir={tmp_path}/file/s"]) == 2
+    assert "file is no folder that can be written; name another" in capsys.readouterr().err
     assert not folder.exists()
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from app.data.eeg import Trials
-from app.errors import FedgeoError
+from app.errors import WHERE_CACHES_GO, FedgeoError
 
 VERSION = 1  # to be raised when the processing changes
 
@@ -52,7 +52,9 @@ def _store(entry: Path, trials: Trials) -> Trials:
     try:
         partial.mkdir(parents=True)
     except OSError as error:
-        raise FedgeoError(f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}") from error
+        raise FedgeoError(
+            f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}: {WHERE_CACHES_GO}"
+        ) from error
     try:
         with (partial / "trials.npy").open("wb") as file:
             np.save(file, np.ascontiguousarray(trials.trials, dtype=np.float32))
