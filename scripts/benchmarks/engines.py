@@ -209,7 +209,7 @@ def engines() -> list[Pair]:
 
 def overhead() -> list[Pair]:
     """The wall clock of a round after the first in process, against its computation alone."""
-    made = _federation()
+    made = _federation(rounds=10)
     return [
         Pair(
             f"{WHAT}; seconds a round in process; against the computation alone, without messages and files",
@@ -222,17 +222,18 @@ def overhead() -> list[Pair]:
     ]
 
 
-def _federation() -> "Federation":
+def _federation(rounds: int = ROUNDS) -> "Federation":
     folder = Path(tempfile.mkdtemp(prefix="fedgeo-benchmark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Federation(folder)
+    return Federation(folder, rounds)
 
 
 class Federation:
     """The clients' samples, and the ways to train on them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rounds: int) -> None:
         self.folder = folder
+        self.rounds = rounds
         self.numbers = itertools.count()
         self.ours, self.theirs = Sampled(), Sampled()
         self.links: dict[type[SuperLink], SuperLink] = {}
@@ -249,7 +250,7 @@ class Federation:
     def job(self) -> Job:
         words = ["data=features", f"data.path={self.features}", "data.val_fraction=0.0", "encoder.normalise=none"]
         words += ["augmentation=none", "federation.partition=iid", f"federation.clients={CLIENTS}"]
-        words += [f"federation.rounds={ROUNDS}", f"training.epochs={EPOCHS}", f"training.batch_size={BATCH}"]
+        words += [f"federation.rounds={self.rounds}", f"training.epochs={EPOCHS}", f"training.batch_size={BATCH}"]
         words += [f"training.lr={LR}", f"training.momentum={MOMENTUM}", f"training.weight_decay={DECAY}"]
         return prepare(words, run_dir=self.folder / f"run-{next(self.numbers)}")
 
@@ -298,7 +299,7 @@ class Federation:
         here = Node(job.config, world(job.config), list(range(CLIENTS)), job.run_dir)
         weights, taken = here.initial(), []
         with one_thread():
-            for number in range(1, ROUNDS + 1):
+            for number in range(1, self.rounds + 1):
                 start = time.perf_counter()
                 call = Call(number, "", LR, weights, {}, steps=lambda client: None)
                 participation = Participation(here, here.clients, call)
