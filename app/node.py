@@ -27,6 +27,7 @@ from app.data.world import Samples, World, world
 from app.errors import FedgeoError, describe
 from app.evaluation import evaluate
 from app.exchange import Exchange, check_tensors, exchange, template
+from app.frozen import choose_device
 from app.gaussians import Gaussians, estimate
 from app.kept import KEPT
 from app.mixing import MixedSet, Mixing, SharedMeans, batch_means
@@ -34,7 +35,7 @@ from app.models import build
 from app.models.base import Model, Weights
 from app.models.eegnet import EEGNet
 from app.models.spdnet import SPDNet
-from app.placement import device, hosted, together
+from app.placement import hosted, together
 from app.privacy import check_mixing, check_prototypes, least, told, told_counts, told_sums
 from app.received import SERVER, Received
 from app.seeds import INITIAL, MIXING, SHUFFLE, generator
@@ -61,7 +62,7 @@ class Node:
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
         self.together = together(config, len(over))
-        self.device = device(config)
+        self.device = choose_device(config.device).type  # where linear heads are trained in cohorts
         self._sets: dict[tuple[int, str], TrainingSet] = {}
         self.received = Received(config, self.world, clients, state)
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client

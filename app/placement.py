@@ -1,10 +1,8 @@
-"""Which clients a node hosts, which of them train side by side, and on which device."""
+"""Which clients a node hosts, and which of them train side by side."""
 
 import numpy as np
-import torch
 
 from app.config import Config, Linear
-from app.errors import FedgeoError
 from app.training.cohort import chunk_size
 
 
@@ -22,17 +20,3 @@ def together(config: Config, clients: int) -> int:
     linear = isinstance(config.model, Linear) and not config.model.hidden
     batched = config.training.loop == "cohort" and linear and config.training.optimiser == "sgd"
     return chunk_size(clients) if batched else 1
-
-
-def device(config: Config) -> str:
-    """Where linear heads are trained in cohorts: cuda where ``device`` allows it and there is one.
-
-    Raises FedgeoError where ``device=cuda`` asks for one that is not there.
-    """
-    if config.device == "cpu":
-        return "cpu"
-    if not torch.cuda.is_available():
-        if config.device == "cuda":
-            raise FedgeoError("device=cuda: there is no CUDA device; choose device=auto or device=cpu")
-        return "cpu"
-    return "cuda"
