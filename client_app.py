@@ -5,13 +5,14 @@ from collections.abc import Callable
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from app import hosting, messages
-from app.hosting import node_of
-from app.node import Node
-from app.participation import Call, Participation
-from app.site_node import SiteNode
+from app import messages
+from app.client import node_context
+from app.client.local_training import Call, Participation
+from app.client.node import Node
+from app.client.node_context import node_of
+from app.client.site_node import SiteNode
 
-app = ClientApp(mods=[hosting.guard])
+app = ClientApp(mods=[node_context.guard])
 
 
 def answer(message: Message, here: Node, one: Callable[[int, RecordDict], RecordDict]) -> Message:
@@ -22,7 +23,7 @@ def answer(message: Message, here: Node, one: Callable[[int, RecordDict], Record
 @app.query("place")
 def place(message: Message, context: Context) -> Message:
     """Which place in the simulation this node has, or which site it is."""
-    return hosting.place(message, context)
+    return node_context.place(message, context)
 
 
 @app.query("hello")

@@ -7,11 +7,11 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from app.config import load
-from app.engines.reaching import Reaching
-from app.node import state_folder
-from app.results import default_run_dir
-from app.server import run
+from app.client.node import state_folder
+from app.config.compose import load
+from app.grids.retrying import Reaching
+from app.runs.run_directory import default_run_dir
+from app.server.run import run
 
 app = ServerApp()
 

@@ -24,7 +24,7 @@ import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-from app.errors import FedgeoError  # noqa: E402
+from app.common.errors import FedgeoError  # noqa: E402
 from app.messages import peak_memory_mb  # noqa: E402
 from scripts.benchmarks.aggregate import aggregate  # noqa: E402
 from scripts.benchmarks.augment import augment  # noqa: E402

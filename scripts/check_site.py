@@ -18,9 +18,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
-from app.findings import words  # noqa: E402
-from app.site_check import check_site  # noqa: E402
-from app.terminal import say  # noqa: E402
+from app.tools.site_check import check_site  # noqa: E402
+from app.tools.site_findings import words  # noqa: E402
+from app.tools.terminal import say  # noqa: E402
 
 EPILOG = """\
 examples:

@@ -17,9 +17,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
-from app.comparison import arms, compare, markdown, show  # noqa: E402
-from app.errors import FedgeoError  # noqa: E402
-from app.terminal import end_as_by_ctrl_c, positive, say  # noqa: E402
+from app.common.errors import FedgeoError  # noqa: E402
+from app.tools.compare import arms, compare, markdown, show  # noqa: E402
+from app.tools.terminal import end_as_by_ctrl_c, positive, say  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
 EPILOG = """\

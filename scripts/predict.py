@@ -16,10 +16,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
-from app.errors import FedgeoError  # noqa: E402
-from app.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402
-from app.tables import comma_separated, text  # noqa: E402
-from app.terminal import deliver, say  # noqa: E402
+from app.common.errors import FedgeoError  # noqa: E402
+from app.reports.tables import comma_separated, text  # noqa: E402
+from app.tools.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402
+from app.tools.terminal import deliver, say  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> Predictions:
         return predict_images(trained, options.input, device=options.device, checkpoint=options.checkpoint)
     if kind == "embeddings":
         return predict_embeddings(trained, options.input)
-    from app.predict_eeg import predict_recordings  # mne takes seconds to import
+    from app.tools.predict_eeg import predict_recordings
 
     return predict_recordings(
         trained,

@@ -12,13 +12,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from app.runs.reader.reader import find, is_run
+
 import scripts.environment  # noqa: F401 - first: it says what is missing
-from app import sweep_report
-from app.errors import FedgeoError
-from app.overview import NAMES, Overview
-from app.runs import find, is_run
-from app.tables import FORMATS
-from app.terminal import deliver, say
+from app.common.errors import FedgeoError
+from app.reports import sweep_report
+from app.reports.overview import NAMES, Overview
+from app.reports.tables import FORMATS
+from app.tools.terminal import deliver, say
 
 EPILOG = """\
 examples:

@@ -11,16 +11,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from app.runs.reader.reader import OUTDATED, find  # noqa: E402
+
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
-from app import sweep_report  # noqa: E402
-from app.config import CONF, dump, load  # noqa: E402
-from app.engines.deployment import Connection  # noqa: E402
-from app.engines.launch import plan  # noqa: E402
-from app.engines.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
-from app.errors import FedgeoError  # noqa: E402
-from app.overview import Overview  # noqa: E402
-from app.runs import OUTDATED, find  # noqa: E402
-from app.terminal import Progress, deliver, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
+from app.common.code import CONF  # noqa: E402
+from app.common.errors import FedgeoError  # noqa: E402
+from app.config.compose import dump, load  # noqa: E402
+from app.launch.deployment import Connection  # noqa: E402
+from app.launch.job import plan  # noqa: E402
+from app.launch.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
+from app.reports import sweep_report  # noqa: E402
+from app.reports.overview import Overview  # noqa: E402
+from app.tools.terminal import Progress, deliver, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -39,9 +41,7 @@ Keys and their meaning are in conf/; `--config` prints what a run would use. Gro
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 a run failed, 2 refused before anything started."""
     options = parse(arguments)
-    return exit_code(
-        lambda: prepare(options), "what was finished is kept, everything that was started has been ended"
-    )
+    return exit_code(lambda: prepare(options), "what was finished is kept, everything that was started has been ended")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

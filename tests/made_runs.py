@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from app import figures, report
-from app.config import load
-from app.results import RunDirectory
+from app.runs.reader.run_directory import RunDirectory
+
+from app.config.compose import load
+from app.reports import figures, run_report
 
 
 def make_run(
@@ -37,6 +38,6 @@ def make_run(
     if scores:
         figures.curves(results.rows, folder / "figures" / "curves.png")
         results.write_json("confusion.json", {"round": 1, "classes": ["a", "b"], "counts": [[3, 1], [0, 4]]})
-    report.write(folder, results.finish("failed" if error else "completed", error, facts))
+    run_report.write(folder, results.finish("failed" if error else "completed", error, facts))
     results.close()
     return folder

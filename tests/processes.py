@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from app.engines.launch import Job
-from app.engines.link import MARK, Link
-from app.engines.workers import Silent
+from app.launch.job import Job
+from app.launch.superlink import MARK, Link
+from app.launch.workers import Silent
 from tests.conftest import ROOT
 
 WAIT = 300.0  # seconds that a busy machine may take for what takes a few

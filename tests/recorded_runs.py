@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.server.run.reply_validation import Replies
+from app.server.run.run import Server
 from flwr.app import Context, Message, RecordDict
 
-from app.engines.inprocess import InProcessGrid
-from app.replies import Replies
-from app.server import Server
+from app.grids.in_process import InProcessGrid
 from tests.malformed import fresh
 from tests.running import draw_nothing, run_in_process
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.server.run.run import run
 
 import client_app
-from app import figures
-from app.config import load
-from app.engines.inprocess import InProcessGrid
-from app.server import run
+from app.config.compose import load
+from app.grids.in_process import InProcessGrid
+from app.reports import figures
 
 TIMES = ("seconds",)
 

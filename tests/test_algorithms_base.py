@@ -12,12 +12,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.algorithms import load
 from app.algorithms.base import Algorithm, Local, NonNegative, Update, average, cross_entropy
 from app.algorithms.fedavg import FedAvg
 from app.algorithms.fedopt import FedOpt
 from app.algorithms.fedprox import FedProx
-from app.errors import FedgeoError
+from app.algorithms.registry import load
+from app.common.errors import FedgeoError
 from app.models.base import Weights
 
 METHODS = Path(__file__).resolve().parent.parent / "conf" / "method"
@@ -108,7 +108,7 @@ def test_the_given_values_replace_the_defaults() -> None:
         ("app.algorithms.nowhere:A", {}, "method.target=app.algorithms.nowhere:A: must be 'module:Class'"),
         ("FedProx", {}, "method.target=FedProx: must be 'module:Class'"),
         (":FedProx", {}, "method.target=:FedProx: must be 'module:Class'"),
-        ("app.models.head:Head", {}, "method.target=app.models.head:Head: must be a subclass"),
+        ("app.models.linear:Head", {}, "method.target=app.models.linear:Head: must be a subclass"),
         ("app.algorithms.base:average", {}, "method.target=app.algorithms.base:average: must name a class"),
     ],
 )

@@ -20,9 +20,9 @@ from app.algorithms.fedproto import FedProto
 from app.algorithms.fedprox import FedProx
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold, effective_steps
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from app.models.base import Model, Output, Weights
-from app.models.head import Head
+from app.models.linear import Head
 from app.training.plain import LocalSettings
 from tests.small_federation import Federation, FixedOrder, distance
 

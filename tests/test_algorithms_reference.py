@@ -22,7 +22,7 @@ from app.algorithms.fedprox import FedProx
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
 from app.models.base import Weights
-from app.models.head import Head
+from app.models.linear import Head
 from app.training.plain import LocalSettings
 from tests.small_federation import Federation, FixedOrder, distance
 

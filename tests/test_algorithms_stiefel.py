@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from app.geometry.class_geometry.stiefel import distance_to_stiefel, random_stiefel, retract
 
-from app import algorithms
+from app.algorithms import registry
 from app.algorithms.base import Algorithm, Update
 from app.algorithms.fedavg import FedAvg
-from app.errors import FedgeoError
-from app.manifolds import distance_to_stiefel, random_stiefel, retract
+from app.common.errors import FedgeoError
 from app.models.base import Weights
 from app.models.spdnet import SPDNet
 from app.training.plain import LocalSettings
@@ -22,7 +22,7 @@ METHODS = ("projavg", "rlavg")
 
 
 def method(name: str) -> Algorithm:
-    return algorithms.load({"projavg": "app.algorithms.projavg:ProjAvg", "rlavg": "app.algorithms.rlavg:RLAvg"}[name])
+    return registry.load({"projavg": "app.algorithms.projavg:ProjAvg", "rlavg": "app.algorithms.rlavg:RLAvg"}[name])
 
 
 def near(w: torch.Tensor, size: float, seed: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from scripts import benchmark
 from scripts.benchmark import Pair
 
@@ -35,9 +35,7 @@ def test_both_sides_give_the_same(name: str) -> None:
         pair.agree()  # raises where they do not
 
 
-def test_results_that_differ_have_no_ratio(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_that_differ_have_no_ratio(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [Pair("made up", lambda: nothing, lambda: nothing, differ)]
     monkeypatch.setitem(benchmark.BENCHMARKS, "spdnet", lambda: pairs)
     assert benchmark.main(["spdnet", "--json"]) == 1

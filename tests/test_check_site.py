@@ -7,11 +7,11 @@ from typing import Any
 import mne
 import numpy as np
 import pytest
+from app.geometry.class_geometry.class_statistics import gather
 from PIL import Image
 
-from app.findings import Findings, words
-from app.site_check import check_site, statistics_bytes
-from app.statistics import gather
+from app.tools.site_check import check_site, statistics_bytes
+from app.tools.site_findings import Findings, words
 from scripts import check_site as script
 from scripts import deploy_local
 from tests.eeg_files import EVENTS, make_raw, save_fif

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from app.runs.reader.checkpoint import Checkpoint
+from app.runs.reader.resume import FOLDER, Origin, lock, rewind
 
-from app.checkpoint import Checkpoint, ClientStates, write_atomic
-from app.config import load
-from app.errors import FedgeoError
-from app.resume import FOLDER, Origin, lock, rewind
-from app.strategies.rate import Rate
+from app.client.client_states import ClientStates
+from app.common.errors import FedgeoError
+from app.common.files import write_atomic
+from app.config.compose import load
+from app.strategies.schedule import Rate
 from tests.conftest import ROOT
 
 
@@ -118,7 +120,7 @@ def test_lines_that_lack_are_refused(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.resume.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("app.runs.resume.LOCK_SECONDS", 0.0)
     (tmp_path / FOLDER).mkdir()
     script = (
         "import fcntl, sys, time\n"

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.images.dataset import pool
+from app.encoders.registry.text_classifier import text_classifier
 from safetensors.torch import load_file
 
-from app.config import load
-from app.data.pool import pool
-from app.engines.launch import plan
-from app.errors import FedgeoError
-from app.models.adapter import Adapter
-from app.prompts import text_classifier
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.launch.job import plan
+from app.models.clip_adapter import Adapter
 from tests import tiny_clip
 from tests.running import rounds, run_in_process
 
@@ -124,7 +124,7 @@ def test_zero_shot_is_one_evaluation_of_the_text_classifier(tmp_path: Path, opti
 
 
 def test_the_sentences_change_the_zero_shot_classifier(tmp_path: Path, options: tuple[str, ...]) -> None:
-    run_in_process(tmp_path / "run", *options, "method=zeroshot", "'method.templates=[\"the digit {}\",\"{}\"]'")
+    run_in_process(tmp_path / "run", *options, "method=zeroshot", '\'method.templates=["the digit {}","{}"]\'')
     found = load_file(tmp_path / "run" / "model-final.safetensors")["linear.weight"]
     digits = [str(d) for d in range(10)]
     assert torch.allclose(found, text_classifier(digits, ["the digit {}", "{}"], tiny_clip.NAME))

@@ -2,22 +2,22 @@
 
 import numpy as np
 import pytest
+from app.geometry.class_geometry.class_geometry import geometry
+from app.geometry.class_geometry.class_statistics import ClassStatistics, gather, merge
+from app.geometry.class_geometry.closed_form import ABSENT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import RidgeClassifier
 
-from app.algorithms.ccvr import CCVR, virtual
-from app.algorithms.from_statistics import FromStatistics
-from app.algorithms.lda import LDA
-from app.algorithms.means_only import MeansOnly
-from app.algorithms.ridge import Ridge
-from app.closed_form import ABSENT
-from app.config import load
-from app.errors import FedgeoError
-from app.geometry import geometry
-from app.statistics import ClassStatistics, gather, merge
-from app.strategies import check
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.one_shot.ccvr import CCVR, virtual
+from app.one_shot.from_statistics import FromStatistics
+from app.one_shot.lda import LDA
+from app.one_shot.means_only import MeansOnly
+from app.one_shot.ridge import Ridge
+from app.strategies.compatibility import check
 
 P, CLASSES = 4, 3
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_is_refused_by_name(overrides: list[str], words: str) 
     ],
 )
 def test_bad_settings_are_refused_by_key(override: str, words: str) -> None:
-    from app.node import local_algorithm
+    from app.algorithms.registry import local_algorithm
 
     with pytest.raises(FedgeoError, match=words):
         local_algorithm(load(override))

@@ -10,9 +10,9 @@ import numpy as np
 import psutil
 import pytest
 
-from app import comparison
-from app.comparison import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.tools import compare as comparison
+from app.tools.compare import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
 from scripts import compare as script
 from tests.processes import start, wait_for
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from app.config import CONF, Config, dump, known_keys, load
-from app.errors import FedgeoError
+from app.common.code import CONF
+from app.common.errors import FedgeoError
+from app.config.compose import dump, known_keys, load
+from app.config.schema import Config
 
 FAULTS = [
     ("foo=1", "foo: no such key"),

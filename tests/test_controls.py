@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
+from app.data.images.dataset import Pool, pool
 
 from app.algorithms.base import Local
 from app.algorithms.fedavg import FedAvg
-from app.augmentation import Augmentation, AugmentedSet
-from app.config import load
-from app.data.pool import Pool, pool
-from app.data.world import world
+from app.common.seeds import SHUFFLE, generator
+from app.config.compose import load
+from app.data.federated_dataset import world
 from app.models.base import Weights
-from app.models.head import Head
-from app.seeds import SHUFFLE, generator
+from app.models.linear import Head
 from app.training.plain import LocalSettings, predict, train
 from tests.running import rounds, run_in_process
 
@@ -66,9 +66,7 @@ def test_local_clients_that_skip_rounds_keep_their_models(tmp_path: Path) -> Non
     for number, (before, after) in enumerate(pairwise(lines), start=2):
         drawn = set(np.random.default_rng([1, number]).choice(10, size=3, replace=False).tolist())
         unchanged = {
-            int(k)
-            for k, score in after["accuracy_by_client"].items()
-            if score == before["accuracy_by_client"][k]
+            int(k) for k, score in after["accuracy_by_client"].items() if score == before["accuracy_by_client"][k]
         }
         assert unchanged >= set(range(10)) - drawn
 

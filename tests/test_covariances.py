@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.geometry.class_geometry.covariances import ESTIMATORS, check_trials, covariances, recentre, zscore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyriemann.geometry.distance import distance_riemann
 from pyriemann.geometry.mean import mean_riemann
 from sklearn.covariance import OAS, ledoit_wolf
 
-from app.covariances import ESTIMATORS, check_trials, covariances, recentre, zscore
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 
 NAMES = ("Fz", "Cz", "C3", "C4", "Pz", "Oz")
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.eeg.trials.simulated import simulated
+from app.data.eeg.trials.trial_cache import cached, file_hash
+from app.data.eeg.trials.trials import Trials, check_agreement, leave_subjects_out, split_subject
 from hypothesis import given
 from hypothesis import strategies as st
 from pyriemann.estimation import Covariances
@@ -16,11 +19,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
-from app.data.eeg import Trials, check_agreement, leave_subjects_out, split_subject
-from app.data.eeg_cache import cached, file_hash
-from app.data.eeg_simulated import simulated
+from app.common.errors import FedgeoError
 from app.data.source import TEST, TRAIN, VAL
-from app.errors import FedgeoError
 
 
 def some_trials(**changes: object) -> Trials:
@@ -171,8 +171,8 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, damage: str) -> Non
 
 def test_processes_side_by_side_leave_one_whole_entry(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from app.data.eeg_cache import cached; "
-        "from app.data.eeg_simulated import simulated; "
+        "import sys; from pathlib import Path; from app.data.eeg.trial_cache import cached; "
+        "from app.data.eeg.simulated import simulated; "
         "make = lambda: simulated(1, channels=8)[0]; folder = Path(sys.argv[1]); "
         "[cached(folder, 'S', {'n': n}, make) for n in range(3)]; "
         "print(float(cached(folder, 'S', {'n': 0}, make).trials.sum()))"

@@ -5,6 +5,8 @@ from pathlib import Path
 import mne
 import numpy as np
 import pytest
+from app.data.eeg.trials.folder import eeg_folder, natural
+from app.data.eeg.trials.recording import normalise_channel
 from pyriemann.estimation import Covariances
 from pyriemann.tangentspace import TangentSpace
 from scipy.signal import butter, sosfiltfilt
@@ -13,9 +15,7 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 
-from app.data.eeg_folder import eeg_folder, natural
-from app.data.eeg_recording import normalise_channel
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from tests.eeg_files import CHANNELS, EVENTS, make_raw, save
 
 SORTED_CHANNELS = ("C3", "C4", "Fp1", "Oz")

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import savemat
-
-from app.data.eeg_folder import eeg_folder
-from app.data.eeg_moabb import (
+from app.data.eeg.trials.folder import eeg_folder
+from app.data.eeg.trials.moabb_sets import (
     PHYSIONETMI_CLASSES,
     PHYSIONETMI_EXCLUDED,
     WEIBO2014_CLASSES,
@@ -17,7 +15,9 @@ from app.data.eeg_moabb import (
     physionetmi,
     weibo2014,
 )
-from app.errors import FedgeoError
+from scipy.io import savemat
+
+from app.common.errors import FedgeoError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from app.models.eegnet import EEGNet, _window_moments
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.images.folders.folders import ArrayImages, FileImages
+from app.data.images.published import pacs
+from app.encoders.registry.embedding_cache import Shards, embed, normalise
+from app.encoders.registry.registry import Pixels, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from app import embeddings
-from app.data.images import ArrayImages, FileImages
-from app.data.imagesets import pacs
-from app.embeddings import Shards, embed, normalise
-from app.encoders import Pixels, build
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.encoders.registry import embedding_cache
 
 
 class Counted:
@@ -130,7 +130,7 @@ def test_encoders_and_precisions_do_not_mix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "header", "text", "record"])
 def test_damaged_files_are_found_and_redone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    monkeypatch.setattr(embeddings, "SHARD", 4)
+    monkeypatch.setattr(embedding_cache, "SHARD", 4)
     images = ArrayImages(pixels(12), "set")
     first = embed(images, range(12), ENCODER, cache=tmp_path, batch_size=4)
     assert len(shard_files(tmp_path)) == 3
@@ -186,7 +186,7 @@ def write_at_once(cache: Path, seed: int) -> None:
     torch.set_num_threads(1)
     images = ArrayImages(pixels(40), "set")
     order = np.random.default_rng(seed).permutation(40)
-    embeddings.SHARD = 5
+    embedding_cache.SHARD = 5
     found = embed(images, order, ENCODER, cache=cache, batch_size=5)
     if not np.array_equal(found, bare(images, order.tolist(), ENCODER)):
         raise SystemExit(1)
@@ -194,7 +194,7 @@ def write_at_once(cache: Path, seed: int) -> None:
 
 def test_several_processes_may_write_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["app.embeddings"])
+    context.set_forkserver_preload(["app.encoders.embedding_cache"])
     writers = [context.Process(target=write_at_once, args=(tmp_path, seed)) for seed in range(4)]
     for writer in writers:
         writer.start()

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.images.published import pacs
+from app.data.images.sklearn_digits import sklearn_digits
+from app.encoders.registry.registry import build
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from app import encoders, frozen
-from app.data.embedded import sklearn_digits
-from app.data.imagesets import pacs
-from app.encoders import build
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.encoders.registry import network, registry
 
 TINY = "fedgeo-tiny"
 
@@ -39,7 +39,7 @@ def pictures() -> list[Image.Image]:
     return [*noise, noise[0].convert("L")]
 
 
-def encode(encoder: encoders.Encoder, images: list[Image.Image]) -> np.ndarray:
+def encode(encoder: registry.Encoder, images: list[Image.Image]) -> np.ndarray:
     return encoder.encode(torch.stack([encoder.preprocess(image) for image in images])).numpy()
 
 
@@ -72,7 +72,7 @@ def test_pixels_average_the_area(pictures: list[Image.Image]) -> None:
 def test_open_clip_is_the_library_s_own_encoding(pictures: list[Image.Image]) -> None:
     import open_clip
 
-    encoder = encoders.open_clip(TINY, None, precision="float32")
+    encoder = registry.open_clip(TINY, None, precision="float32")
     torch.default_generator.manual_seed(0)
     model, _, preprocess = open_clip.create_model_and_transforms(TINY, pretrained=None)
     model.eval()
@@ -85,7 +85,7 @@ def test_open_clip_is_the_library_s_own_encoding(pictures: list[Image.Image]) ->
 
 def test_random_weights_are_the_same_everywhere_and_leave_the_generator_alone() -> None:
     state = torch.default_generator.get_state()
-    one, other = encoders.open_clip(TINY, None), encoders.open_clip(TINY, None)
+    one, other = registry.open_clip(TINY, None), registry.open_clip(TINY, None)
     assert one.fingerprint == other.fingerprint
     assert torch.equal(state, torch.default_generator.get_state())
 
@@ -102,15 +102,15 @@ def checkpoint(file: Path, change: float = 0.0) -> Path:
 
 
 def test_a_local_checkpoint_gives_identical_embeddings(tmp_path: Path, pictures: list[Image.Image]) -> None:
-    made = encoders.open_clip(TINY, None, precision="float32")
+    made = registry.open_clip(TINY, None, precision="float32")
     file = checkpoint(tmp_path / "weights.pt")
     for loaded in (
-        encoders.open_clip(TINY, str(file), precision="float32"),
-        encoders.open_clip(TINY, None, checkpoint=file, precision="float32"),
+        registry.open_clip(TINY, str(file), precision="float32"),
+        registry.open_clip(TINY, None, checkpoint=file, precision="float32"),
     ):
         assert np.array_equal(encode(loaded, pictures), encode(made, pictures))
         assert loaded.fingerprint == made.fingerprint
-    changed = encoders.open_clip(TINY, str(checkpoint(tmp_path / "changed.pt", 1e-3)))
+    changed = registry.open_clip(TINY, str(checkpoint(tmp_path / "changed.pt", 1e-3)))
     assert changed.fingerprint != made.fingerprint
 
 
@@ -120,8 +120,8 @@ def test_a_tag_brings_its_activation_and_preprocessing(tmp_path: Path, monkeypat
     tag = {"url": "https://example.org/w.pt", "quick_gelu": True, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.5, 0.5)}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, TINY, {"theirs": tag})
     file = checkpoint(tmp_path / "weights.pt")
-    plain = encoders.open_clip(TINY, str(file), precision="float32")
-    theirs = encoders.open_clip(TINY, "theirs", checkpoint=file, precision="float32")
+    plain = registry.open_clip(TINY, str(file), precision="float32")
+    theirs = registry.open_clip(TINY, "theirs", checkpoint=file, precision="float32")
     black = Image.new("RGB", (32, 32))
     assert torch.allclose(theirs.preprocess(black)[:, 0, 0], -torch.tensor([0.2, 0.4, 0.6]))
     assert theirs.fingerprint != plain.fingerprint
@@ -185,15 +185,15 @@ def test_timm_is_the_model_without_its_classifier(tmp_path: Path, pictures: list
     batch = torch.stack([transform(picture.convert("RGB")) for picture in pictures])
     with torch.no_grad():
         expected = model.forward_head(model.forward_features(batch), pre_logits=True).numpy()
-    loaded = encoders.timm("test_vit", checkpoint=tmp_path / "vit.pt", precision="float32")
+    loaded = registry.timm("test_vit", checkpoint=tmp_path / "vit.pt", precision="float32")
     assert np.allclose(encode(loaded, pictures), expected, atol=1e-5)
-    assert encoders.timm("test_vit", pretrained=False).fingerprint == loaded.fingerprint
+    assert registry.timm("test_vit", pretrained=False).fingerprint == loaded.fingerprint
 
 
 def test_timm_image_size_and_faults(tmp_path: Path, pictures: list[Image.Image]) -> None:
-    small = encoders.timm("test_vit", pretrained=False, image_size=64)
+    small = registry.timm("test_vit", pretrained=False, image_size=64)
     assert small.preprocess(pictures[0]).shape == (3, 64, 64)
-    assert small.fingerprint != encoders.timm("test_vit", pretrained=False).fingerprint
+    assert small.fingerprint != registry.timm("test_vit", pretrained=False).fingerprint
     with pytest.raises(FedgeoError, match=r"timm has no model 'test_vti': did you mean .*test_vit"):
         build("timm", model="test_vti")
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
@@ -210,14 +210,14 @@ def test_settings_that_cannot_be_are_told() -> None:
     with pytest.raises(FedgeoError, match=r"encoder\.precision must be one of"):
         build("timm", model="test_vit", pretrained=False, precision="half")
     with pytest.raises(FedgeoError, match="device must be auto, cpu or cuda"):
-        frozen.choose_device("gpu")
+        network.choose_device("gpu")
 
 
 def test_a_gpu_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert frozen.choose_device("auto").type == frozen.choose_device("cpu").type == "cpu"
+    assert network.choose_device("auto").type == network.choose_device("cpu").type == "cpu"
     with pytest.raises(FedgeoError, match="no GPU"):
-        frozen.choose_device("cuda")
+        network.choose_device("cuda")
 
 
 class Harsh(torch.nn.Module):
@@ -235,18 +235,18 @@ class Harsh(torch.nn.Module):
 def test_auto_takes_bfloat16_only_where_it_is_fast_and_exact(
     pictures: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = encoders.open_clip(TINY, None, precision="float32", device="cpu")
+    exact = registry.open_clip(TINY, None, precision="float32", device="cpu")
     for fast in (True, False):
-        monkeypatch.setattr(frozen, "_fast_bfloat16", lambda fast=fast: fast)
-        chosen = encoders.open_clip(TINY, None, device="cpu")
+        monkeypatch.setattr(network, "_fast_bfloat16", lambda fast=fast: fast)
+        chosen = registry.open_clip(TINY, None, device="cpu")
         assert chosen.precision == ("bfloat16" if fast else "float32")
         assert chosen.fingerprint == exact.fingerprint
         one, other = (encode(encoder, pictures) for encoder in (exact, chosen))
         cosine = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
         assert cosine.min() > 0.9995 and other.dtype == np.float32
-    monkeypatch.setattr(frozen, "_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(network, "_fast_bfloat16", lambda: True)
     resize, wishes = exact.preprocess, ("auto", "bfloat16")
-    made = {wish: frozen.Network("harsh", Harsh(), resize, {}, device="cpu", precision=wish) for wish in wishes}
+    made = {wish: network.Network("harsh", Harsh(), resize, {}, device="cpu", precision=wish) for wish in wishes}
     assert {wish: network.precision for wish, network in made.items()} == {"auto": "float32", "bfloat16": "bfloat16"}
 
 
@@ -255,7 +255,7 @@ def test_a_network_must_give_vectors() -> None:
         return torch.zeros(3, 8, 8)
 
     with pytest.raises(FedgeoError, match="encoder conv: gives"):
-        frozen.Network("conv", torch.nn.Conv2d(3, 2, 3), transform, {}, device="cpu", precision="float32")
+        network.Network("conv", torch.nn.Conv2d(3, 2, 3), transform, {}, device="cpu", precision="float32")
 
 
 # --- a real pretrained encoder

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 
-from app.errors import FedgeoError
-from app.evaluation import Scores, evaluate, f1_macro, final_and_best, scores_from_confusions
+from app.common.errors import FedgeoError
+from app.training.evaluation import Scores, evaluate, f1_macro, final_and_best, scores_from_confusions
 
 CLASSES = tuple("abcde")
 DOMAINS = ("art", "photo", "sketch")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from app.errors import FedgeoError
-from app.exchange import check_tensors, template
+from app.algorithms.signature import check_tensors, template
+from app.common.errors import FedgeoError
 
 WANTED = template({"w": torch.zeros(2, 3), "b": torch.zeros(2, dtype=torch.float64)})
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.images.features import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.data.features import features
+from app.common.errors import FedgeoError
 from app.data.source import TEST, TRAIN, UNSET, VAL, Blocks
-from app.errors import FedgeoError
 
 
 def saved(folder: Path, **arrays: object) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import figures
+from app.reports import figures
 
 NAMES = ["dog", "$x_{y", "house of a very long name that goes on and on", "_hidden", "50 % & more", ""]
 CLASSES = NAMES[:4]
@@ -75,7 +75,7 @@ def test_bytes_depend_on_the_content_alone(name: str, tmp_path: Path) -> None:
 
 
 def test_pyplot_is_not_loaded() -> None:
-    code = "import sys, app.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, app.reports.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     root = Path(figures.__file__).parent.parent
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 

@@ -4,12 +4,20 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from app.geometry.class_geometry.class_geometry import (
+    Geometry,
+    Shape,
+    factor_shape,
+    geometry,
+    shape,
+    similarity,
+    similarity_matrix,
+)
+from app.geometry.class_geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import FedgeoError
-from app.geometry import Geometry, Shape, factor_shape, geometry, shape, similarity, similarity_matrix
-from app.statistics import TRIANGLE, ClassStatistics, gather, merge
+from app.common.errors import FedgeoError
 
 
 def rotation(p: int, seed: int = 0) -> np.ndarray:

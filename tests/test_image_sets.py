@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.data import distributed, imagesets
+from app.common.errors import FedgeoError
+from app.data.images.folders import download, published
 from app.data.source import TEST, TRAIN, UNSET
-from app.errors import FedgeoError
 from tests.pictures import tree, write
 
 
@@ -44,20 +44,20 @@ def cifar_files(root: Path, kind: int) -> Path:
 def test_cifar_pickles(tmp_path: Path, unchecked: None) -> None:
     inside = cifar_files(tmp_path, 10)
     for path in (tmp_path, inside):
-        source = imagesets.cifar10(path)
+        source = published.cifar10(path)
         assert source.classes[3] == "c3" and source.domains == ("cifar10",)
         assert source.labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9, 5, 9]
         assert source.split.tolist() == [TRAIN] * 10 + [TEST] * 2
         assert source.images[8].getpixel((5, 5)) == (4, 0, 0)
     cifar_files(tmp_path, 100)
-    hundred = imagesets.cifar100(tmp_path)
+    hundred = published.cifar100(tmp_path)
     assert len(hundred.classes) == 100 and hundred.labels.tolist() == [0, 9, 1, 9]
 
 
 def test_cifar_files_that_are_damaged_are_refused(tmp_path: Path) -> None:
     cifar_files(tmp_path, 10)
     with pytest.raises(FedgeoError, match="cifar10: not found .*corrupted"):
-        imagesets.cifar10(tmp_path)
+        published.cifar10(tmp_path)
 
 
 def test_tiny_imagenet_files(tmp_path: Path) -> None:
@@ -68,13 +68,13 @@ def test_tiny_imagenet_files(tmp_path: Path) -> None:
     (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
     (root / "train/n01/n01_boxes.txt").write_text("boxes")
     for path in (tmp_path, root):
-        source = imagesets.tiny_imagenet(path)
+        source = published.tiny_imagenet(path)
         assert source.classes == ("n01", "n02")
         assert rows(source) == [(0, 0, TRAIN), (0, 0, TRAIN), (0, 1, TRAIN), (0, 1, TEST), (0, 0, TEST)]
         assert source.images.name(3).endswith("val_0.JPEG")
     (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn03\t0\t0\t9\t9\n")
     with pytest.raises(FedgeoError, match=r"val_0\.JPEG has class n03"):
-        imagesets.tiny_imagenet(tmp_path)
+        published.tiny_imagenet(tmp_path)
 
 
 def idx(values: np.ndarray) -> bytes:
@@ -112,7 +112,7 @@ def test_digits_in_their_four_formats(tmp_path: Path) -> None:
     usps_files(tmp_path / "usps")
     mat_files(tmp_path / "svhn", "{}_32x32.mat")
     mat_files(tmp_path / "syn", "synth_{}_32x32.mat")
-    source = imagesets.digits(tmp_path)
+    source = published.digits(tmp_path)
     assert source.domains == ("mnist", "usps", "svhn", "syn") and source.classes == tuple("0123456789")
     street = [(0, TRAIN), (1, TRAIN), (9, TRAIN), (2, TEST)]
     assert rows(source) == [
@@ -135,17 +135,17 @@ def test_digits_in_other_layouts(tmp_path: Path) -> None:
             file[f"{part}/target"] = labels
     for digit in range(10):
         tree(tmp_path, f"syn/imgs_train/{digit}/a.jpg", f"syn/imgs_valid/{digit}/a.jpg", f"svhn/{digit}/a.png")
-    source = imagesets.digits(tmp_path, domains=("syn", "usps", "svhn"))
+    source = published.digits(tmp_path, domains=("syn", "usps", "svhn"))
     assert source.domains == ("syn", "usps", "svhn")
     assert rows(source)[20:23] == [(1, 3, TRAIN), (1, 8, TRAIN), (1, 1, TEST)]
     assert source.images[20].getpixel((3, 3)) == 153
     assert source.split.tolist() == [TRAIN] * 10 + [TEST] * 10 + [TRAIN, TRAIN, TEST] + [UNSET] * 10
     with pytest.raises(FedgeoError, match="'emnist'"):
-        imagesets.digits(tmp_path, domains=("emnist",))
+        published.digits(tmp_path, domains=("emnist",))
 
 
 def named_classes(count: int) -> list[str]:
-    return list(imagesets.OFFICE_HOME_CLASSES) if count == 65 else [f"c{at}" for at in range(count)]
+    return list(published.OFFICE_HOME_CLASSES) if count == 65 else [f"c{at}" for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_sets_in_domain_folders(
 ) -> None:
     tree(tmp_path, *(f"{folder}/{label}/1.jpg" for folder in folders for label in named_classes(classes)))
     (tmp_path / "ImageInfo.csv").write_text("about")
-    load = imagesets.IMAGE_SETS[name]
+    load = published.IMAGE_SETS[name]
     source = load(tmp_path)
     assert (source.name, source.domains) == (name, domains)
     assert source.classes == tuple(named_classes(classes)) and len(source) == 4 * classes
@@ -184,15 +184,15 @@ def test_the_published_office_home_lds_split(tmp_path: Path) -> None:
         root = tmp_path / "new_dataset" / "Office-Home-0.05" / domain
         tree(root, "train/class_1_index_0.jpg", "train/class_10_index_1.jpg", "train/class_64_index_5.jpg")
         tree(root, "client/class_10_index_1.jpg", "client/class_1_index_0.jpg", "test/class_2_index_7.jpg")
-    source = imagesets.office_home_lds(tmp_path, published=True, beta=0.05)
-    assert source.classes == imagesets.OFFICE_HOME_CLASSES
+    source = published.office_home_lds(tmp_path, published=True, beta=0.05)
+    assert source.classes == published.OFFICE_HOME_CLASSES
     held = {(source.classes[label], split) for domain, label, split in rows(source) if domain == 3}
     assert held == {("Backpack", TRAIN), ("Chair", TRAIN), ("Batteries", TEST)} and len(source) == 12
     with pytest.raises(FedgeoError, match=r"Office-Home-0\.1"):
-        imagesets.office_home_lds(tmp_path, published=True, beta=0.1)
+        published.office_home_lds(tmp_path, published=True, beta=0.1)
     write(root / "client/class_65_index_9.jpg")
     with pytest.raises(FedgeoError, match="class_65_index_9"):
-        imagesets.office_home_lds(tmp_path, published=True, beta=0.05)
+        published.office_home_lds(tmp_path, published=True, beta=0.05)
 
 
 def test_the_published_split_is_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_the_published_split_is_unpacked_once(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fetch)
     for _ in range(2):
-        source = imagesets.office_home_lds(tmp_path / "here", published=True, download=True)
+        source = published.office_home_lds(tmp_path / "here", published=True, download=True)
         assert len(source) == 8 and source.labels.tolist() == [0, 2] * 4
     assert asked == [("WeiDai-David/Office-Home-LDS", "new_dataset/Office-Home-0.1.zip", "dataset")]
     assert [entry.name for entry in (tmp_path / "here").iterdir()] == ["Office-Home-0.1"]
@@ -237,7 +237,7 @@ def test_parquet_files_of_hugging_face(tmp_path: Path, hub_cache: None) -> None:
     domains = ["sketch", "photo", "cartoon", "art_painting"] * 2
     folder = tmp_path / "pacs"
     parquet(folder / "data/train-00000-of-00001.parquet", named_classes(7), [0, 1, 2, 3, 4, 5, 6, 0], domains)
-    source = imagesets.pacs(folder)
+    source = published.pacs(folder)
     assert source.domains == ("art_painting", "cartoon", "photo", "sketch")
     assert source.domain.tolist() == [3, 2, 1, 0] * 2 and source.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 0]
     assert source.images[5].getpixel((0, 0)) == (5, 0, 0)
@@ -246,7 +246,7 @@ def test_parquet_files_of_hugging_face(tmp_path: Path, hub_cache: None) -> None:
     tiny = tmp_path / "tiny"
     parquet(tiny / "data/train-00000-of-00001-1359597a978bc4fa.parquet", ["n01", "n02"], [1, 0])
     parquet(tiny / "data/valid-00000-of-00001-70d52db3c749a935.parquet", ["n01", "n02"], [1])
-    source = imagesets.tiny_imagenet(tiny)
+    source = published.tiny_imagenet(tiny)
     assert rows(source) == [(0, 1, TRAIN), (0, 0, TRAIN), (0, 1, TEST)] and source.classes == ("n01", "n02")
 
 
@@ -263,17 +263,17 @@ def test_the_hugging_face_cache_is_looked_into_without_a_network(
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     with pytest.raises(FedgeoError, match="pacs: domains"):
-        imagesets.pacs()
+        published.pacs()
     assert asked == [("flwrlabs/pacs", True)]
-    assert distributed.hub_folder("flwrlabs/pacs", tmp_path / "none", cached=False, download=True) == tmp_path / "snap"
+    assert download.hub_folder("flwrlabs/pacs", tmp_path / "none", cached=False, download=True) == tmp_path / "snap"
     assert asked[1:] == [("flwrlabs/pacs", False)]
 
 
-@pytest.mark.parametrize("name", list(imagesets.IMAGE_SETS))
+@pytest.mark.parametrize("name", list(published.IMAGE_SETS))
 def test_a_set_that_is_not_there_says_what_to_do(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    load = imagesets.IMAGE_SETS[name]
+    load = published.IMAGE_SETS[name]
     with pytest.raises(FedgeoError) as told:
         load(tmp_path / "mine")
     message = str(told.value)
@@ -286,7 +286,7 @@ def test_a_set_that_is_not_there_says_what_to_do(tmp_path: Path, name: str, monk
 def test_each_domain_of_digits_says_what_to_do(tmp_path: Path) -> None:
     for domain, file in (("usps", "usps.bz2"), ("svhn", "train_32x32.mat"), ("syn", "synth_train_32x32.mat")):
         with pytest.raises(FedgeoError, match=file):
-            imagesets.digits(tmp_path, domains=(domain,))
+            published.digits(tmp_path, domains=(domain,))
 
 
 def test_a_failed_download_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,9 +297,9 @@ def test_a_failed_download_is_told_in_one_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr("huggingface_hub.hf_hub_download", fail)
     monkeypatch.setattr("torchvision.datasets.MNIST.__init__", fail)
     for load in (
-        lambda: imagesets.pacs(tmp_path, download=True),
-        lambda: imagesets.office_home_lds(tmp_path, published=True, download=True),
-        lambda: imagesets.digits(tmp_path, download=True),
+        lambda: published.pacs(tmp_path, download=True),
+        lambda: published.office_home_lds(tmp_path, published=True, download=True),
+        lambda: published.digits(tmp_path, download=True),
     ):
         with pytest.raises(FedgeoError, match=r"no route$"):
             load()
@@ -312,11 +312,11 @@ def test_real_sets(test_data: Path) -> None:
     images = test_data / "images"
     expected = {"pacs": (4, 7, 560), "office_caltech": (4, 10, 480), "cifar10": (1, 10, 400)}
     for name, (domains, classes, count) in expected.items():
-        source = imagesets.IMAGE_SETS[name](images / name)
+        source = published.IMAGE_SETS[name](images / name)
         assert (len(source.domains), len(source.classes)) == (domains, classes)
         assert abs(len(source) - count) <= 10
         for at in range(0, len(source), 37):
             assert source.images[at].mode in ("L", "RGB")
-    digits = imagesets.digits(images / "digits", domains=("mnist", "usps"))
+    digits = published.digits(images / "digits", domains=("mnist", "usps"))
     assert len(digits) == 800 and set(np.bincount(digits.labels)) == {80}
     assert {digits.images[at].convert("L").size for at in range(400)} == {(28, 28)}

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.images.folders.folders import (
+    ArrayImages,
+    ConcatImages,
+    FileImages,
+    domain_folder,
+    image_folder,
+    open_image,
+)
+from app.data.images.sklearn_digits import sklearn_digits
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from app.data.embedded import sklearn_digits
-from app.data.images import ArrayImages, ConcatImages, FileImages, domain_folder, image_folder, open_image
+from app.common.errors import FedgeoError
 from app.data.source import TEST, TRAIN, UNSET, VAL
-from app.errors import FedgeoError
 from tests.pictures import RED, WHITE, tree, write
 
 # --- every kind of image becomes plain grey or RGB

@@ -1,6 +1,6 @@
 """The budget of augmented sets: the oldest make room, and what is gone counts no more."""
 
-from app.kept import Kept
+from app.augmentation.augmented_set.set_cache import Kept
 
 
 class Block:

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-
-from app.likeness import LEADING, between_domains
-from app.statistics import gather
+from app.geometry.class_geometry.class_statistics import gather
+from app.geometry.class_geometry.similarity import LEADING, between_domains
 
 P, CLASSES = 8, 3
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from app.logs import log_to, told
+from app.common.logs import log_to, told
 
 log = logging.getLogger("app.somewhere")
 

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Array, Message, RecordDict
 
 from app import messages
-from app.errors import FedgeoError
-from app.strategies.greeting import compare
+from app.common.errors import FedgeoError
+from app.strategies.handshake import compare
 from tests.malformed import LEAST, Change, Faults, fresh, of_arrays, of_numbers, of_records, of_words, with_arrays
 from tests.recorded_runs import Recorded, recorded_run
 
@@ -22,6 +22,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Record
 
 
 # --- replies of every kind ---
+
 
 def hello_faults(content: RecordDict, rng: np.random.Generator) -> Iterator[Change]:
     yield from of_words(content)
@@ -118,9 +119,7 @@ REPLIES: list[tuple[str, str, Faults]] = [
 
 
 @pytest.mark.parametrize(("run", "kind", "faults"), REPLIES, ids=[f"{r}-{k}" for r, k, _ in REPLIES])
-def test_no_malformed_reply_is_taken(
-    run: str, kind: str, faults: Faults, recorded: Callable[[str], Recorded]
-) -> None:
+def test_no_malformed_reply_is_taken(run: str, kind: str, faults: Faults, recorded: Callable[[str], Recorded]) -> None:
     told = recorded(run)
     replies = told.server.replies
     rng = np.random.default_rng(1)

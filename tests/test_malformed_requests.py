@@ -10,8 +10,8 @@ from flwr.app import Message, RecordDict
 
 import client_app
 from app import messages
-from app.checkpoint import ClientStates
-from app.received import array_digest
+from app.client.client_states import ClientStates
+from app.client.geometry_store import array_digest
 from tests.malformed import LEAST, Change, Faults, fresh, of_arrays, of_numbers, of_records, with_arrays
 from tests.recorded_runs import Recorded, recorded_run
 
@@ -144,7 +144,7 @@ def test_no_malformed_request_is_served(
     requests = recorded(run).requests[kind]
     kept: list[str] = []
     monkeypatch.setattr(ClientStates, "save", lambda *_: kept.append("the state of a client"))
-    monkeypatch.setattr("app.received.write_atomic", lambda path, *_, **__: kept.append(path.name))
+    monkeypatch.setattr("app.client.geometry_store.write_atomic", lambda path, *_, **__: kept.append(path.name))
     tried = 0
     for seed in range(20):
         request, context = requests[seed % len(requests)]

@@ -10,9 +10,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 import client_app
 from app import messages
-from app.checkpoint import ClientStates
-from app.engines.inprocess import InProcessGrid
-from app.errors import FedgeoError
+from app.client.client_states import ClientStates
+from app.common.errors import FedgeoError
+from app.grids.in_process import InProcessGrid
 from tests.malformed import LEAST, Change, fresh, of_arrays, of_numbers, of_records
 from tests.recorded_runs import RUNS, domains
 from tests.running import run_in_process
@@ -95,10 +95,10 @@ def test_a_site_serves_no_malformed_request(kind: str, asked: Requests, monkeypa
     """Each is an error for the server, and nothing is kept of it."""
     kept: list[str] = []
     monkeypatch.setattr(ClientStates, "save", lambda *_: kept.append("the state of a client"))
-    for module in ("app.received", "app.site_node"):
+    for module in ("app.client.geometry_store", "app.client.site_node"):
         monkeypatch.setattr(f"{module}.write_atomic", lambda path, *_, **__: kept.append(path.name))
-    monkeypatch.setattr("app.site_node.save_model", lambda path, *_: kept.append(path.name))
-    monkeypatch.setattr("app.audit.os.fsync", lambda _: None)  # thousands of them take minutes
+    monkeypatch.setattr("app.client.site_node.save_model", lambda path, *_: kept.append(path.name))
+    monkeypatch.setattr("app.client.audit.os.fsync", lambda _: None)  # thousands of them take minutes
     request, context = asked[kind]
     tried = 0
     for what, content in (change for faults in KINDS[kind] for change in faults(request.content)):

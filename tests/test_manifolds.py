@@ -6,27 +6,24 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyriemann.geometry.mean import mean_riemann
-from pyriemann.geometry.tangentspace import log_map_riemann
-from torch import Tensor
-
-from app.errors import FedgeoError
-from app.manifolds import (
-    KarcherMean,
+from app.geometry.class_geometry.spd import KarcherMean, karcher_step, spectral, tangent_sum
+from app.geometry.class_geometry.stiefel import (
     distance_to_stiefel,
-    karcher_step,
     lift,
     proj_avg,
     project,
     random_stiefel,
     retract,
     rl_avg,
-    spectral,
-    tangent_sum,
     uf,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyriemann.geometry.mean import mean_riemann
+from pyriemann.geometry.tangentspace import log_map_riemann
+from torch import Tensor
+
+from app.common.errors import FedgeoError
 from tests.matrices import generator, normal
 
 SHAPES = st.sampled_from([(4, 1), (5, 3), (6, 6), (12, 7), (64, 18)])

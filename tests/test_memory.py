@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 PROGRAM = """
 import resource
 import numpy as np
-from app.memory import keep_freed_blocks
+from app.common.memory import keep_freed_blocks
 
 kept = keep_freed_blocks()
 for _ in range(2):  # the first block comes from the system
@@ -35,8 +35,8 @@ def test_a_freed_block_is_used_again_without_page_faults() -> None:
 
 IMPORTS = """
 import gc
-import app.server
-from app.memory import spare_imports
+import app.server.run
+from app.common.memory import spare_imports
 
 spare_imports()
 first, later = gc.get_freeze_count(), [[] for _ in range(100)]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app import messages
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 
 
 @pytest.fixture(autouse=True)

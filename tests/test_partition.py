@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.common.errors import FedgeoError
 from app.data.partition import KINDS, partition, split, subsample
 from app.data.source import TEST, TRAIN, UNSET, VAL, Source
-from app.errors import FedgeoError
 from tests.sources import make_source, random_source, same
 
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from app.common.errors import FedgeoError
 from app.data import partition_file
 from app.data.partition import KINDS, Partition, Split, partition, split
 from app.data.source import Source
-from app.errors import FedgeoError
 from tests.sources import random_source, same
 
 

@@ -7,6 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set.fedmix import MixedSet, Mixing, SharedMeans, batch_means, pooled
+from app.data.images.dataset import pool
+from app.geometry.class_geometry.class_statistics import gather, merge
+from app.geometry.class_geometry.gaussians import Gaussians, estimate
+from app.geometry.class_geometry.gaussians import merge as merge_gaussians
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -16,16 +22,10 @@ from app.algorithms.base import Algorithm, Local, cross_entropy
 from app.algorithms.fedavg import FedAvg
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
-from app.augmentation import Augmentation, AugmentedSet
-from app.config import load
-from app.data.pool import pool
-from app.engines.launch import plan
-from app.errors import FedgeoError
-from app.gaussians import Gaussians, estimate
-from app.gaussians import merge as merge_gaussians
-from app.mixing import MixedSet, Mixing, SharedMeans, batch_means, pooled
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.launch.job import plan
 from app.models.base import Output, Weights
-from app.statistics import gather, merge
 from tests.running import rounds, run_in_process
 from tests.small_federation import distance
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.images.dataset import LOADERS, load_source, pool
+from app.data.images.download import HubImages
 from PIL import Image
 
-from app.config import CONF, load
-from app.data import images
-from app.data.distributed import HubImages
-from app.data.pool import LOADERS, load_source, pool
-from app.errors import FedgeoError
+from app.common.code import CONF
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.data.images.folders import folders
 
 
 def pictures(folder: Path, number: int, seed: int) -> None:
@@ -182,7 +183,7 @@ def test_a_second_run_reads_no_image_of_a_hugging_face_set(tmp_path: Path, monke
 def test_a_client_encodes_its_own_images_alone(sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = pool(load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}"))
     opened: list[Path] = []
-    monkeypatch.setattr(images, "open_image", lambda path, name: opened.append(path) or Image.open(path))
+    monkeypatch.setattr(folders, "open_image", lambda path, name: opened.append(path) or Image.open(path))
     world.train(1)
-    assert isinstance(world.source.images, images.FileImages)
+    assert isinstance(world.source.images, folders.FileImages)
     assert sorted(opened) == sorted(world.source.images.paths[row] for row in world.partition.clients[1])

@@ -12,16 +12,16 @@ import mne
 import numpy as np
 import pytest
 import torch
+from app.data.eeg.trials.dataset import Subjects, subjects
+from app.data.images.dataset import pool
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from scipy.special import softmax
 
-from app import covariances
-from app.config import load
-from app.data.pool import pool
-from app.data.subjects import Subjects, subjects
-from app.predict import load_model
+from app.config.compose import load
+from app.geometry.class_geometry import covariances
+from app.tools.predict import load_model
 from scripts import predict as script
 from tests.eeg_files import CHANNELS, make_raw, save
 from tests.running import rounds, run_in_process

@@ -3,8 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
-from app.config import CONF, Config, load
-from app.strategies.checks import check, first_head
+from app.common.code import CONF
+from app.config.compose import load
+from app.config.schema import Config
+from app.strategies.compatibility import check, first_head
 
 # clients, learning rate, rounds, batch, share of the training data, partition, target; None: one client a domain
 TABLE = {

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.geometry.class_geometry.class_geometry import Geometry
+from app.geometry.class_geometry.class_statistics import ClassStatistics
 
 from app import messages
-from app.errors import FedgeoError
-from app.geometry import Geometry
-from app.statistics import ClassStatistics
+from app.common.errors import FedgeoError
 from tests.transcript import Transcript, leak_and_stop, transcript
 
 P, CLASSES = 64, 5

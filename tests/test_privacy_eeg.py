@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.eeg.trials.dataset import Subjects
+from app.geometry.class_geometry.spd import spectral
 
 from app import messages
-from app.data.subjects import Subjects
-from app.data.world import Samples
-from app.errors import FedgeoError
-from app.manifolds import spectral
+from app.common.errors import FedgeoError
+from app.data.federated_dataset import Samples
 from tests.transcript import Transcript, leak_and_stop, transcript
 
 RUN = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=80", "federation.rounds=1")

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.geometry.class_geometry.class_statistics import ClassStatistics
 
 from app import messages
-from app.config import Privacy
-from app.data.withheld import withheld
-from app.data.world import Samples
-from app.engines.deployment import LocalSite
-from app.errors import FedgeoError
-from app.privacy import RESEARCH, effective, read_policy, stricter
-from app.statistics import ClassStatistics
+from app.common.errors import FedgeoError
+from app.config.privacy import RESEARCH, effective, read_policy, stricter
+from app.config.schema import Privacy
+from app.data.federated_dataset import Samples
+from app.data.policy_view import withheld
+from app.launch.deployment import LocalSite
 from tests.sites import audit, own_output, run_over_sites
 from tests.test_site import told
 from tests.transcript import Transcript, transcribe, transcript

@@ -10,9 +10,10 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from app.config import Federation, load
-from app.engines import reaching
-from app.engines.reaching import Reaching
+from app.config.compose import load
+from app.config.schema import Federation
+from app.grids import retrying
+from app.grids.retrying import Reaching
 
 
 class Clock:
@@ -83,7 +84,7 @@ class Network(Grid):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
     played = Clock()
-    monkeypatch.setattr(reaching, "time", played)
+    monkeypatch.setattr(retrying, "time", played)
     return played
 
 
@@ -170,7 +171,7 @@ def test_a_site_that_never_answers_ends_with_the_deadline_and_has_no_reply(clock
 def test_a_site_that_is_lost_time_and_again_is_given_up(clock: Clock) -> None:
     network = Network(clock, lambda node, now: True, lambda node, before, waited: LOST if node == 1 else RecordDict())
     assert ask(network, federation()) == {1: False, 2: True, 3: True}
-    assert network.asked(1) == reaching.TRIES and clock.now < 10
+    assert network.asked(1) == retrying.TRIES and clock.now < 10
 
 
 def test_the_apps_own_errors_are_answers(clock: Clock) -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from app.runs.reader.reader import find, flatten, read
 from scipy import stats
 
-from app import report, sweep_report
-from app.arms import arms, pairs, show
-from app.config import load
-from app.errors import FedgeoError
-from app.overview import Overview
-from app.papers import LAYOUTS, Layout, spots
-from app.reproduction import as_table, reproduced
-from app.runs import find, flatten, read
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.reports import run_report, sweep_report
+from app.reports.arms import arms, pairs, show
+from app.reports.overview import Overview
+from app.reports.paper_layouts import LAYOUTS, Layout, spots
+from app.reports.paper_tables import as_table, reproduced
 from scripts import report as script
 from tests.made_runs import make_run
 
@@ -149,7 +149,7 @@ def test_a_summary_of_nulls_is_no_crash(tmp_path: Path) -> None:
     keep = {"status", "metric", "experiment", "method", "augmentation", "seed"}
     (folder / "summary.json").write_text(json.dumps({k: v if k in keep else None for k, v in summary.items()}))
     assert "1 of 1 runs completed" in sweep_report.document(Overview(tmp_path, find([tmp_path])))
-    assert report.write(folder, read(folder).summary).is_file()
+    assert run_report.write(folder, read(folder).summary).is_file()
 
 
 def test_the_page_is_whole_and_its_links_lead_to_runs(swept: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.engines.launch import expand, plan
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.launch.job import expand, plan
 from scripts import deploy_local, run
 from tests.conftest import ROOT
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set.equal_steps import planned_counts
+from app.geometry.class_geometry.class_geometry import Geometry, geometry
+from app.geometry.class_geometry.class_statistics import ClassStatistics, gather, merge
+from app.geometry.class_geometry.domain_shift import Transfer, check_shift, transfer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.augmentation import Augmentation, AugmentedSet
-from app.config import load
-from app.domain_shift import Transfer, check_shift, transfer
-from app.errors import FedgeoError
-from app.geometry import Geometry, geometry
-from app.planning import planned_counts
-from app.statistics import ClassStatistics, gather, merge
+from app.common.errors import FedgeoError
+from app.config.compose import load
 
 P, CLASSES, DOMAINS = 5, 4, 3
 NAMES = ("a", "a", "b", "c")  # the domain of each client

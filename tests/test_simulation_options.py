@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from app.config import load
-from app.engines.flower import SuperLink, simulated
-from app.engines.launch import Job, gpus, plan
-from app.engines.sweep import run_on_superlink
-from app.engines.workers import Outcome
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.launch.job import Job, gpus, plan
+from app.launch.simulation import SuperLink, simulated
+from app.launch.sweep import run_on_superlink
+from app.launch.workers import Outcome
 from scripts import run
 
 

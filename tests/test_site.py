@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.data.images.folders.folders import image_folder
 from safetensors.numpy import load_file
 
 import client_app
-from app import hosting
-from app.config import load
-from app.data.images import image_folder
-from app.data.site import local_config, site_world
-from app.engines.cohort import CohortGrid
-from app.engines.deployment import LocalSite
-from app.engines.inprocess import InProcessGrid
-from app.errors import FedgeoError
+from app.client import node_context
+from app.client.site_node import site_node
+from app.common.code import code_hash
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.config.node_config import Refusal, Site, check_run, check_words
+from app.data.site_dataset import local_config, site_world
+from app.grids.cohort import CohortGrid
+from app.grids.in_process import InProcessGrid
+from app.launch.deployment import LocalSite
 from app.messages import Agreed
 from app.models.spdnet import SPDNet
-from app.node import code_hash
-from app.site import Refusal, Site, check_run, check_words
-from app.site_node import site_node
-from app.strategies.greeting import agree
+from app.strategies.handshake import agree
 from tests.running import rounds, run_in_process
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
@@ -313,7 +313,7 @@ def test_errors_tell_the_server_nothing_of_the_data(sites: list[LocalSite], tmp_
 
 
 def test_nothing_is_shared_where_the_codes_differ(sites: list[LocalSite], tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(hosting, "code_hash", lambda: "f" * 64)
+    monkeypatch.setattr(node_context, "code_hash", lambda: "f" * 64)
     with pytest.raises(FedgeoError, match="0 of federation.min_nodes=2 sites.*install the same version"):
         run_over_sites(tmp_path / "run", sites, *SHORT, "federation.deadline=1")
     for site in sites:

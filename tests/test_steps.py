@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set.equal_steps import planned_counts, planned_steps
+from app.data.images.dataset import pool
+from app.geometry.class_geometry.class_geometry import geometry
+from app.geometry.class_geometry.class_statistics import gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import app.node
-from app.augmentation import Augmentation, AugmentedSet
-from app.config import load
-from app.data.pool import pool
-from app.errors import FedgeoError
-from app.geometry import geometry
-from app.planning import planned_counts, planned_steps
-from app.statistics import gather, merge
+import app.client.node
+from app.common.errors import FedgeoError
+from app.config.compose import load
 from tests.running import rounds, run_in_process
 
 SHORT = ("training=plain", "federation.rounds=1", "training.epochs=3", "augmentation.target=30")
@@ -81,14 +81,14 @@ def test_the_plan_is_what_augmented_sets_come_to(
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The gradient steps of every participation, in order."""
     steps: list[int] = []
-    original: Callable[..., Any] = app.node.train
+    original: Callable[..., Any] = app.client.node.train
 
     def train(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         steps.append(result.steps)
         return result
 
-    monkeypatch.setattr(app.node, "train", train)
+    monkeypatch.setattr(app.client.node, "train", train)
     return steps
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.eeg.trials.dataset import Subjects, subjects
 from pyriemann.geometry.mean import mean_riemann
 
-from app import covariances
-from app.config import load
-from app.data.gathered import Gathered
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.data.federated_dataset import Samples, world
+from app.data.pooled_dataset import Gathered
 from app.data.source import TEST, TRAIN, VAL
-from app.data.subjects import Subjects, subjects
-from app.data.world import Samples, world
-from app.errors import FedgeoError
+from app.geometry.class_geometry import covariances
 from tests.eeg_files import make_raw, save
 
 SIMULATED = ("experiment=eeg_demo", "data.subjects=5", "data.trials_per_class=10")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from app.runs.reader.reader import OUTDATED, find
 
-from app.engines import sweep as sweeps
-from app.engines.flower import MARK
-from app.engines.launch import Job
-from app.engines.sweep import LOCK, locked, plan_sweep, run_sweep
-from app.engines.workers import Outcome
-from app.errors import FedgeoError
-from app.runs import OUTDATED, find
+from app.common.errors import FedgeoError
+from app.launch import sweep as sweeps
+from app.launch.job import Job
+from app.launch.simulation import MARK
+from app.launch.sweep import LOCK, locked, plan_sweep, run_sweep
+from app.launch.workers import Outcome
 from scripts import report, run
 from tests.conftest import ROOT
 from tests.made_runs import make_run
@@ -194,7 +194,7 @@ def test_faults_are_told_before_anything_begins(tmp_path: Path, capsys: pytest.C
         (["engine=inprocess,deployment"], "engine=deployment"),
         (["training.lr=0.1,fast"], "training.lr=fast"),
         (["run_dir=x", "seed=1,2"], "sweep_dir"),
-        (["seed=1,2", "--also", "seed='3"], "--also \"seed='3\": No closing quotation"),
+        (["seed=1,2", "--also", "seed='3"], '--also "seed=\'3": No closing quotation'),
     ):
         assert run.main(["-m", *words, f"sweep_dir={folder}"]) == 2
         assert message in capsys.readouterr().err

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.arms import Spread, spread
-from app.tables import FORMATS, Table, as_html, comma_separated, escape, latex, markdown, text
+from app.reports.arms import Spread, spread
+from app.reports.tables import FORMATS, Table, as_html, comma_separated, escape, latex, markdown, text
 
 TABLE = Table(
     "Two arms & a note",

@@ -11,19 +11,19 @@ from pyriemann.geometry.distance import distance_riemann
 from pyriemann.tangentspace import TangentSpace as PooledTangentSpace
 from sklearn.linear_model import LogisticRegression
 
-from app import algorithms
-from app.algorithms.fitted import Ask, Fitted
-from app.errors import FedgeoError
+from app.algorithms import registry
+from app.common.errors import FedgeoError
 from app.models.base import Weights
 from app.models.riemannian import MinimumDistance, TangentSpace, tangent_vectors
+from app.one_shot.fitted import Ask, Fitted
 
 C = 6
 Site = tuple[np.ndarray, np.ndarray]
 
 
 def method(name: str, **settings: Any) -> Fitted:
-    found = algorithms.load(
-        {"tangent_lr": "app.algorithms.tangent_lr:TangentLR", "mdm": "app.algorithms.mdm:MDM"}[name], **settings
+    found = registry.load(
+        {"tangent_lr": "app.one_shot.tangent_lr:TangentLR", "mdm": "app.one_shot.mdm:MDM"}[name], **settings
     )
     assert isinstance(found, Fitted)
     return found

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app import tracking
-from app.config import load
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.runs.reader import tracking
 from tests.made_runs import make_run
 
 

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set.fedmix import MixedSet, Mixing, SharedMeans
+from app.geometry.class_geometry.class_geometry import geometry
+from app.geometry.class_geometry.class_statistics import gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -23,13 +27,9 @@ from app.algorithms.fedprox import FedProx
 from app.algorithms.local_only import LocalOnly
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
-from app.augmentation import Augmentation, AugmentedSet
-from app.errors import FedgeoError
-from app.geometry import geometry
-from app.mixing import MixedSet, Mixing, SharedMeans
+from app.common.errors import FedgeoError
 from app.models.base import Weights
-from app.models.head import Head
-from app.statistics import gather, merge
+from app.models.linear import Head
 from app.training import cohort, plain
 from app.training.cohort import Member, chunk_size
 from app.training.plain import LocalResult, LocalSettings
@@ -87,9 +87,7 @@ def augmented(kind: str, *, step2: bool = False) -> list[AugmentedSet]:
 
 def mixed(sets: Sequence[AugmentedSet]) -> list[MixedSet]:
     rng = np.random.default_rng(2)
-    means = SharedMeans(
-        rng.standard_normal((6, P)).astype(np.float32), rng.dirichlet(np.ones(C), 6).astype(np.float32)
-    )
+    means = SharedMeans(rng.standard_normal((6, P)).astype(np.float32), rng.dirichlet(np.ones(C), 6).astype(np.float32))
     return [MixedSet(each, means) for each in sets]
 
 
@@ -169,9 +167,7 @@ def test_every_method_gives_what_the_plain_loop_gives(algorithm: Algorithm, firs
         (torch.float64, 1e-10, [Doubled(each) for each in sets]),
     ):
         begun = [local(algorithm, k, dtype, first=first) for k in range(len(sets))]
-        assert_same(
-            together(data, algorithm, SETTINGS, begun), one_by_one(data, algorithm, SETTINGS, begun), tolerance
-        )
+        assert_same(together(data, algorithm, SETTINGS, begun), one_by_one(data, algorithm, SETTINGS, begun), tolerance)
 
 
 @pytest.mark.parametrize("step2", [False, True])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from app.algorithms.base import Algorithm, Forward, Local, Trained
 from app.algorithms.fedavg import FedAvg
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from app.models.base import Model, Output, Weights
-from app.models.head import Head
+from app.models.linear import Head
 from app.training.plain import LocalResult, LocalSettings, optimiser, schedule, train
 from tests.small_federation import FixedOrder
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.server.run.reply_validation import Replies
 from flwr.app import Message, RecordDict
 
 from app import messages
-from app.replies import Replies
 from tests.malformed import fresh
 from tests.running import draw_nothing, run_in_process
 

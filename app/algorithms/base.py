@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from app.models.base import Output, Weights
+from ..models.base import Output, Weights
 
 Forward = Callable[[Weights, Tensor], Output]
 Text = Callable[[Sequence[str]], Tensor]  # sentence templates -> CLIP's text classifier of the run's classes, (C, p)

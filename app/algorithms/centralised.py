@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from app.algorithms.base import Algorithm
+from .base import Algorithm
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from app.algorithms.base import Algorithm
+from .base import Algorithm
 
 
 @dataclass(frozen=True)

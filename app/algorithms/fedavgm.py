@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from app.algorithms.base import Algorithm, Momentum, Positive, Update
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Momentum, Positive, Update
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from app.algorithms.base import Algorithm, Local, Trained, Update, average
-from app.errors import FedgeoError
-from app.models.base import Weights
+from ..common.errors import FedgeoError
+from ..models.base import Weights
+from .base import Algorithm, Local, Trained, Update, average
 
 
 @dataclass(frozen=True)

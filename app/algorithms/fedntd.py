@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Forward, Local, NonNegative, Positive, cross_entropy
-from app.errors import FedgeoError
-from app.models.base import Weights
+from ..common.errors import FedgeoError
+from ..models.base import Weights
+from .base import Algorithm, Forward, Local, NonNegative, Positive, cross_entropy
 
 
 @dataclass(frozen=True)

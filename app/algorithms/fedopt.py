@@ -19,8 +19,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Momentum, Positive, Update
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Momentum, Positive, Update
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Forward, Local, NonNegative, Trained, Update, cross_entropy
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Forward, Local, NonNegative, Trained, Update, cross_entropy
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ mu = 0 is FedAvg.
 
 from dataclasses import dataclass
 
-from app.algorithms.base import Algorithm, NonNegative
+from .base import Algorithm, NonNegative
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from app.algorithms.base import Algorithm, Update
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Update
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Forward, Local, NonNegative, Positive, Trained, cross_entropy
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Forward, Local, NonNegative, Positive, Trained, cross_entropy
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from app.algorithms.stiefel import StiefelAverage
-from app.manifolds import proj_avg
+from ..geometry.stiefel import proj_avg
+from .stiefel import StiefelAverage
 
 
 @dataclass(frozen=True)

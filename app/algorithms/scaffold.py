@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import torch
 
-from app.algorithms.base import Algorithm, Local, Positive, Trained, Update, average
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Local, Positive, Trained, Update, average
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Update
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Update
 
 
 @dataclass(frozen=True)

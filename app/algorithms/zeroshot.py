@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import torch
 
-from app.algorithms.base import Algorithm, Text
-from app.models.base import Weights
+from ..models.base import Weights
+from .base import Algorithm, Text
 
 
 @dataclass(frozen=True)

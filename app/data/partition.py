@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.data.source import TEST, TRAIN, VAL, Source
-from app.errors import FedgeoError
+from ..common.errors import FedgeoError
+from .source import TEST, TRAIN, VAL, Source
 
 KINDS = ("iid", "dirichlet", "domain", "domain_dirichlet")
 _DRAWS = 10  # of a Dirichlet matrix, before the last one is repaired

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from app.data.partition import Partition, Split, domain_names
-from app.data.source import Source
-from app.errors import FedgeoError
+from ..common.errors import FedgeoError
+from .partition import Partition, Split, domain_names
+from .source import Source
 
 FORMAT = 1
 

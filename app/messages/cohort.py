@@ -12,11 +12,11 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from app.errors import FedgeoError, describe
-from app.messages.places import Agreed
-from app.messages.records import AGREED, COHORT, SERVER, taken_over, to_record, view_record
-from app.seeds import one_thread
-from app.validation import only, real, whole
+from ..common.errors import FedgeoError, describe
+from ..common.seeds import one_thread
+from .handshake import Agreed
+from .records import AGREED, COHORT, SERVER, taken_over, to_record, view_record
+from .schema import only, real, whole
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 
-from app.errors import FedgeoError
-from app.models.base import Weights
-from app.npy import read_header
-from app.validation import only
+from ..common.errors import FedgeoError
+from ..common.npy_header import read_header
+from ..models.base import Weights
+from .schema import only
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
 COHORT = "cohort"  # which clients a message asks, or answers for

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from app.errors import FedgeoError
-from app.models.base import Model, Output, Weights
+from ..common.errors import FedgeoError
+from .base import Model, Output, Weights
 
 
 class EEGNet(Model):

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from app.manifolds import spectral
-from app.models.base import Model, Output
+from ..geometry.spd import spectral
+from .base import Model, Output
 
 
 class TangentSpace(Model):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from app.errors import FedgeoError
-from app.manifolds import distance_to_stiefel, project, random_stiefel, retract
-from app.models.base import Model, Output, Weights
+from ..common.errors import FedgeoError
+from ..geometry.stiefel import distance_to_stiefel, project, random_stiefel, retract
+from .base import Model, Output, Weights
 
 VECTORISATIONS = ("vec", "vech")
 # Received weights may have travelled in single precision; a plain mean of several clients' is further off.

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from app.augmentation import check_domains
-from app.engines.cohort import CohortGrid
-from app.geometry import Geometry, geometry
-from app.likeness import Likeness, between_domains
-from app.statistics import ClassStatistics, merge
-from app.strategies.greeting import Hello
-from app.strategies.sharing import Sharing
+from ..augmentation.augmented_set import check_domains
+from ..geometry.class_geometry import Geometry, geometry
+from ..geometry.class_statistics import ClassStatistics, merge
+from ..geometry.similarity import Likeness, between_domains
+from ..grids.cohort import CohortGrid
+from .augmented import Sharing
+from .handshake import Hello
 
 
 class GGEUR(Sharing):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from app import gaussians
-from app.augmentation import check_domains
-from app.mixing import SharedMeans, pooled
-from app.strategies.sharing import Sharing
+from ..augmentation.augmented_set import check_domains
+from ..augmentation.fedmix import SharedMeans, pooled
+from ..geometry import gaussians
+from .augmented import Sharing
 
 
 class FedMix(Sharing):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from app.augmentation import check_domains
-from app.domain_shift import transfer
-from app.statistics import ClassStatistics, merge
-from app.strategies.sharing import Sharing, domain_numbers
+from ..augmentation.augmented_set import check_domains
+from ..geometry.class_statistics import ClassStatistics, merge
+from ..geometry.domain_shift import transfer
+from .augmented import Sharing, domain_numbers
 
 
 class Shift(Sharing):

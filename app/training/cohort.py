@@ -5,7 +5,7 @@ app/training/compiled.py, one client after the other. Methods with an objective 
 for a chunk of clients together, app/training/stacked.py. What comes out is what the plain loop gives, but for the
 order in which sums are rounded.
 
-It is made for app/models/head.py without a hidden layer under SGD. Everything else, other models, Adam, stays with
+It is made for app/models/linear.py without a hidden layer under SGD. Everything else, other models, Adam, stays with
 the plain loop, which remains the reference.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Trained
-from app.errors import FedgeoError
-from app.models.base import Weights
-from app.training import stacked
-from app.training.member import BIAS, WEIGHT, Ended, Member, runs
-from app.training.plain import LocalResult, LocalSettings
+from ..algorithms.base import Algorithm, Trained
+from ..common.errors import FedgeoError
+from ..models.base import Weights
+from . import stacked
+from .cohort_client import BIAS, WEIGHT, Ended, Member, runs
+from .plain import LocalResult, LocalSettings
 
 MOMENTUM = "momentum_buffer"  # torch's name for it, which the plain loop's moments carry
 LARGEST = 10  # clients of a chunk: their batches fit a core's cache, and the overhead of a step is shared
@@ -70,7 +70,7 @@ def _is_compiled(algorithm: Algorithm) -> bool:
 
 def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSettings) -> Ended | Exception:
     """All steps of one client, compiled; or what is wrong with it."""
-    from app.training import compiled  # its compiler takes a while to import: only where something is trained
+    from . import compiled
 
     try:
         start, tilt = member.local.start, algorithm.tilt(member.local)

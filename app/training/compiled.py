@@ -17,7 +17,7 @@ import numba
 import numpy as np
 from numba import types
 
-from app.checkpoint import write_atomic
+from ..common.files import write_atomic
 
 TOGETHER = 8  # samples of a batch that share one pass over the weights, written out below
 # Sums may be taken in any order, which is what lets them be vectorised; NaN and infinity stay what they are.

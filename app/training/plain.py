@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Local, Trained
-from app.errors import FedgeoError
-from app.models.base import Model, Output, Weights
+from ..algorithms.base import Algorithm, Local, Trained
+from ..common.errors import FedgeoError
+from ..models.base import Model, Output, Weights
 
 
 class Data(Protocol):

@@ -35,9 +35,7 @@ class TensorSet:
         yield from zip(self.x.split(batch_size), self.y.split(batch_size), strict=True)
 
 
-def taken(
-    picks: Iterable[tuple[Tensor, Tensor, Tensor]], batch_size: int
-) -> Iterator[tuple[Tensor, Tensor]]:
+def taken(picks: Iterable[tuple[Tensor, Tensor, Tensor]], batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of an epoch that is given as (x, y, rows)."""
     for x, y, order in picks:
         for rows in order.split(batch_size):

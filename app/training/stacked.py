@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Local
-from app.models.base import Output, Weights
-from app.training.member import BIAS, WEIGHT, Ended, Member, runs
-from app.training.plain import LocalSettings
+from ..algorithms.base import Algorithm, Local
+from ..models.base import Output, Weights
+from .cohort_client import BIAS, WEIGHT, Ended, Member, runs
+from .plain import LocalSettings
 
 
 def descend(
@@ -66,9 +66,7 @@ class _Views:
     local: Local
 
 
-def _step(
-    at: _Views, x: Tensor, y: Tensor, share: Tensor, algorithm: Algorithm, settings: LocalSettings
-) -> Tensor:
+def _step(at: _Views, x: Tensor, y: Tensor, share: Tensor, algorithm: Algorithm, settings: LocalSettings) -> Tensor:
     """One step of SGD along the method's direction; returns each client's mean objective before it, (K,)."""
     weights = {name: value.detach().requires_grad_() for name, value in at.weights.items()}
     loss = (algorithm.loss(forward, weights, x, y, at.local) * share).sum(-1)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.engines.flower import SuperLink
-from app.engines.launch import prepare, run_on_flower
+from app.launch.job import prepare, run_on_flower
+from app.launch.simulation import SuperLink
 from scripts.benchmarks.engines import Sampled
 from scripts.benchmarks.pair import Pair
 

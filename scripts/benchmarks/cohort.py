@@ -105,9 +105,7 @@ def by_loader(sets: list[TensorSet]) -> list[torch.Tensor]:
     trained = []
     for client, data in enumerate(sets):
         layer, optimiser = head()
-        loader = DataLoader(
-            TensorDataset(data.x, data.y), batch_size=BATCH, shuffle=True, generator=order(client)
-        )
+        loader = DataLoader(TensorDataset(data.x, data.y), batch_size=BATCH, shuffle=True, generator=order(client))
         total = 0.0
         for _ in range(EPOCHS):
             for x, y in loader:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from app.data.images.dataset import encoder as configured
+from app.data.images.dataset import pool
+from app.encoders.registry.embedding_cache import embed
+from app.encoders.registry.registry import efficientnet_lite0
 from PIL import Image
 
-from app.data.pool import encoder as configured
-from app.data.pool import pool
-from app.embeddings import embed
-from app.encoders import efficientnet_lite0
-from app.engines.launch import Job, prepare, run_in_process
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.launch.job import Job, prepare, run_in_process
 from scripts.benchmarks.pair import Pair
 
 IMAGES, SIDE, BATCH = 64, 320, 32
@@ -80,7 +80,7 @@ def encode() -> list[Pair]:
             agree,
             pairs=5,
             warm_up=1,
-        )
+        ),
     ]
 
 

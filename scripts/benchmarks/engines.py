@@ -17,14 +17,15 @@ import psutil
 from safetensors.numpy import load_file
 
 from app.algorithms.base import average
-from app.data.world import world
-from app.engines.flower import MARK, SuperLink, simulated
-from app.engines.launch import Job, prepare, run_in_process, run_on_flower
-from app.errors import FedgeoError
+from app.client.local_training import Call, Participation
+from app.client.node import Node
+from app.common.errors import FedgeoError
+from app.common.seeds import one_thread
+from app.data.federated_dataset import world
+from app.launch.job import Job, prepare, run_in_process, run_on_flower
+from app.launch.simulation import MARK, SuperLink, simulated
+from app.launch.superlink import ROOT
 from app.models.base import Weights
-from app.node import ROOT, Node
-from app.participation import Call, Participation
-from app.seeds import one_thread
 from scripts.benchmarks.pair import Pair
 
 CLIENTS, DIMENSION, CLASSES, BATCH, EPOCHS, ROUNDS = 100, 512, 10, 64, 10, 3

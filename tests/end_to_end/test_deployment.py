@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from app.engines.certificates import node_key
-from app.engines.deployment import Deployment, LocalSite
-from app.engines.launch import execute, plan
-from app.engines.link import free_port
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
+from app.launch.certificates import node_key
+from app.launch.deployment import Deployment, LocalSite
+from app.launch.job import execute, plan
+from app.launch.superlink import free_port
 from tests.processes import WAIT, marked, start, wait_for
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.eeg.trials.dataset import Subjects, subjects
+from app.geometry.class_geometry.stiefel import distance_to_stiefel
 from safetensors import safe_open
 
-from app.config import load
-from app.data.subjects import Subjects, subjects
-from app.data.world import Samples
-from app.evaluation import f1_macro
-from app.manifolds import distance_to_stiefel
+from app.algorithms.registry import local_algorithm
+from app.config.compose import load
+from app.data.experiment import build_model
+from app.data.federated_dataset import Samples
 from app.models.eegnet import EEGNet
-from app.node import build_model, local_algorithm
+from app.training.evaluation import f1_macro
 from app.training.plain import predict
 from scripts import run as script
 from tests.eeg_files import make_raw, save

@@ -7,9 +7,9 @@ from pathlib import Path
 import mne
 import numpy as np
 import pytest
+from app.data.eeg.trials.dataset import Subjects
 
-from app.data.subjects import Subjects
-from app.errors import FedgeoError
+from app.common.errors import FedgeoError
 from scripts import run as script
 from tests.eeg_files import CHANNELS, make_raw, save
 from tests.eeg_runs import EEGNET, recorded, simulated

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.data import images
+from app.data.images.folders import folders
 from scripts import embed
 from scripts import run as run_script
 from tests.running import rounds, run_in_process
@@ -174,8 +174,8 @@ def test_a_second_run_opens_no_image(folder: Path, tmp_path: Path, monkeypatch: 
     def refuse(*_: object) -> Image.Image:
         raise AssertionError("an image was opened")
 
-    monkeypatch.setattr(images, "open_image", refuse)
-    monkeypatch.setattr(images.FileImages, "digest", refuse)
+    monkeypatch.setattr(folders, "open_image", refuse)
+    monkeypatch.setattr(folders.FileImages, "digest", refuse)
     second = run_in_process(tmp_path / "two", *image_options(folder))
     assert second["final"] == first["final"]
     assert rounds(tmp_path / "one") == rounds(tmp_path / "two")
@@ -189,7 +189,7 @@ def test_encoding_beforehand_fills_the_cache(
     file = tmp_path / "made.npz"
     assert embed.main([*image_options(folder), "--npz", str(file)]) == 0
     assert f"features: {file}" in capsys.readouterr().out
-    monkeypatch.setattr(images, "open_image", lambda *_: pytest.fail("an image was opened"))
+    monkeypatch.setattr(folders, "open_image", lambda *_: pytest.fail("an image was opened"))
     run_in_process(tmp_path / "one", *image_options(folder))
     run_in_process(tmp_path / "two", *image_options(folder, "data=features", f"data.path={file}"))
     assert rounds(tmp_path / "one") == rounds(tmp_path / "two")

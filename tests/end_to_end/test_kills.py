@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app import runs
-from app.engines.deployment import Deployment, LocalSite
-from app.engines.flower import SuperLink
-from app.engines.launch import Job, plan, run_in_process
-from app.engines.link import Link
-from app.engines.sweep import run_here
+from app.launch.deployment import Deployment, LocalSite
+from app.launch.job import Job, plan, run_in_process
+from app.launch.simulation import SuperLink
+from app.launch.superlink import Link
+from app.launch.sweep import run_here
+from app.runs.reader import reader
 from tests.processes import Killer, kill, marked, start, wait_for
 from tests.running import rounds
 from tests.sites import digit_sites, run_over_sites
@@ -22,7 +22,7 @@ from tests.sites import digit_sites, run_over_sites
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
 DIGITS = ("federation.rounds=40", "federation.participation=0.6", "training.epochs=1")  # a tenth of a second a round
 EEG = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
-ENDED = (runs.UNFINISHED, runs.FAILED)  # failed where the server's process was told to end in time to write it
+ENDED = (reader.UNFINISHED, reader.FAILED)  # failed where the server's process was told to end in time to write it
 SCAFFOLD = ("method=scaffold", *DIGITS)
 COMMANDS = {
     "fedavg": ("method=fedavg", *DIGITS),
@@ -135,7 +135,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, st
     wait_for("round 2 of all runs", all_killed)
     for name, started in left.items():
         wait_for(f"the end of what {name} started", lambda started=started: not started.running())
-        assert runs.read(folders[name]).status in ENDED
+        assert reader.read(folders[name]).status in ENDED
         assert 2 <= written(folders[name]) < plan(COMMANDS[name], run_dir=folders[name].with_name("new")).rounds
     again = {name: start("run.py", folder.parent, f"resume={folder}") for name, folder in folders.items()}
     return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in again.items()}
@@ -161,4 +161,4 @@ def test_a_rehearsal_whose_command_is_killed_leaves_nothing_running(tmp_path: Pa
     assert {"flower-superlink", "flower-supernode", "flwr-serverapp"} <= started.programs
     wait_for("the end of what it started", lambda: not started.running())
     assert not any(home.exists() for home in started.homes)
-    assert runs.read(folder).status in ENDED
+    assert reader.read(folder).status in ENDED

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from app.data.images.dataset import pool
 from safetensors.torch import load_file
 
-from app import algorithms
-from app.config import Config, load
-from app.data.pool import pool
-from app.engines.launch import expand, plan
-from app.errors import FedgeoError
-from app.models.head import Head
+from app.algorithms import registry
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.config.schema import Config
+from app.launch.job import expand, plan
+from app.models.linear import Head
 from app.training.plain import LocalSettings
 from tests.conftest import ROOT
 from tests.running import rounds, run_in_process
@@ -33,7 +34,7 @@ def same_federation(config: Config) -> Federation:
     model.reset(torch.Generator())
     training = config.training
     return Federation(
-        algorithms.load(config.method.target, **config.method.settings),
+        registry.load(config.method.target, **config.method.settings),
         lambda: Head(world.inputs["dimension"], len(world.classes)),
         [FixedOrder(torch.from_numpy(world.train(k).x), torch.from_numpy(world.train(k).y)) for k in range(10)],
         LocalSettings(

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from app.data.images.dataset import pool
+from app.geometry.class_geometry.class_statistics import gather
 from safetensors.numpy import load_file
 
-from app import closed_form
-from app.config import load
-from app.data.pool import pool
-from app.errors import FedgeoError
-from app.statistics import gather
+from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.geometry.class_geometry import closed_form
 from tests.running import rounds, run_in_process
 
 P, CLASSES, DOMAINS = 6, 4, ("art", "photo", "sketch")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from app.data.images.dataset import pool
+from app.geometry.class_geometry.class_statistics import gather
+from app.runs.reader.run_directory import RunDirectory
 from safetensors import safe_open
 
-from app.config import load
-from app.data.pool import pool
-from app.errors import FedgeoError
-from app.results import RunDirectory
-from app.statistics import gather
+from app.common.errors import FedgeoError
+from app.config.compose import load
 from tests.running import rounds, run_in_process
 
 SUMMARY_KEYS = {
@@ -24,7 +24,6 @@ ROUND_KEYS = {
     *("round", "accuracy", "f1_macro", "loss", "accuracy_by_domain", "train_loss", "bytes_up", "bytes_down"),
     *("clients", "failures"),
 }
-
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from app.algorithms.base import Algorithm
-from app.config import load
-from app.engines.launch import nodes
-from app.node import Node
-from app.placement import hosted, together
+from app.client.node import Node
+from app.config.compose import load
+from app.grids.placement import hosted, together
+from app.launch.job import nodes
 from tests.running import rounds, run_in_process
 
 SHORT = ("federation.rounds=3", "training.epochs=2")

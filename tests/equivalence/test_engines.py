@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.engines.flower import MARK
+from app.launch.simulation import MARK
 from tests.conftest import ROOT
 from tests.running import rounds, run_in_process
 

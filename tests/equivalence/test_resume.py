@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from app.server.run.run import Server
 
-from app.checkpoint import ClientStates
-from app.engines import launch
-from app.errors import FedgeoError
-from app.server import Server
+from app.client.client_states import ClientStates
+from app.common.errors import FedgeoError
+from app.launch import job as launch
 from tests.running import draw_nothing, rounds
 
 DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")
@@ -225,9 +225,7 @@ def test_other_data_are_refused(broken: Path, tmp_path: Path) -> None:
         resume(folder)
 
 
-def test_a_strategy_of_flowers_that_keeps_state_is_not_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strategy_of_flowers_that_keeps_state_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = "method.target=flwr.serverapp.strategy:FedAdam"
     words = ("method=fedmedian", target, "augmentation=none", *DIGITS)  # as anyone may name one of them
     break_off(monkeypatch, words, tmp_path / "run", calls_until_killed(Server, "save", 2))

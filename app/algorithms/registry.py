@@ -1,0 +1,66 @@
+"""The base methods, and how one is found by its name: ``load("app.algorithms.fedprox:FedProx", mu=0.1)``."""
+
+import importlib
+from dataclasses import MISSING, fields
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..common.errors import FedgeoError
+from ..config.schema import Config
+from .base import Algorithm
+from .fedavg import FedAvg
+
+
+def load(target: str, **params: Any) -> Algorithm:
+    """The method of the class ``target``, 'module:Class', with the hyper-parameters ``params``.
+
+    The class is a frozen dataclass derived from Algorithm, from here or from anywhere else that can be imported.
+    Each value is checked against the type and range of its field, strictly: a text is no number.
+    Raises FedgeoError naming the key ``method.<parameter>``, the value given and what is allowed.
+    """
+    cls = find(target)
+    known = {f.name: f for f in fields(cls)}
+    for name in params:
+        if name not in known:
+            allowed = ", ".join(known) or "none"
+            raise FedgeoError(f"method.{name}: {cls.__name__} has no such parameter; it has {allowed}")
+    for name, f in known.items():
+        if name not in params and f.default is MISSING and f.default_factory is MISSING:
+            raise FedgeoError(f"method.{name}: {cls.__name__} needs a value for it")
+    hints = get_type_hints(cls, include_extras=True)
+    values = {}
+    for name, value in params.items():
+        try:
+            values[name] = TypeAdapter(hints[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].replace("Input should be ", "must be ")
+            raise FedgeoError(f"method.{name}={value}: {message}") from None
+    return cls(**values)
+
+
+def find(target: str) -> type[Algorithm]:
+    """The algorithm that 'module:Class' names; FedgeoError where there is none or it is no Algorithm."""
+    cls = resolve(target)
+    if not issubclass(cls, Algorithm):
+        raise FedgeoError(f"method.target={target}: must be a subclass of app.algorithms.base.Algorithm")
+    return cls
+
+
+def resolve(target: str) -> type:
+    """The class that 'module:Class' names; FedgeoError where there is none."""
+    module, _, name = target.partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FedgeoError(f"method.target={target}: must be 'module:Class' that can be imported ({error})") from None
+    if not isinstance(cls, type):
+        raise FedgeoError(f"method.target={target}: must name a class")
+    return cls
+
+
+def local_algorithm(config: Config) -> Algorithm:
+    """What clients run: the method's own algorithm, or FedAvg's where the method is a server's strategy only."""
+    if issubclass(resolve(config.method.target), Algorithm):
+        return load(config.method.target, **config.method.settings)
+    return FedAvg()

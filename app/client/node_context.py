@@ -1,0 +1,96 @@
+"""Which node this process plays: a simulation's, by its place, or a site's own; and what guards a site."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from flwr.app import Context, Message
+
+from .. import messages
+from ..common.code import code_hash
+from ..common.errors import FedgeoError, describe
+from ..common.logs import log_to
+from ..common.memory import keep_freed_blocks, spare_imports
+from ..config.compose import load
+from ..config.node_config import Refusal, Site, check_code, check_run, check_words
+from ..config.schema import Config
+from . import audit
+from .node import Node, node, state_folder
+from .site_node import SiteNode, site_node, told
+
+log = logging.getLogger(__name__)
+keep_freed_blocks()  # in every process that computes for clients
+
+
+def node_of(message: Message, context: Context) -> Node:
+    """The node that this process plays, from the run's configuration and the node's own."""
+    site = Site.of(context.node_config)
+    if site is not None:
+        return site_node_of(site, message, context)
+    config = load(str(context.run_config["overrides"]), experiment=str(context.run_config["experiment"]))
+    if config.engine == "deployment":
+        raise FedgeoError("engine=deployment: this node has no data of its own: start it with data-path and name")
+    if config.run_dir and Path(config.run_dir).is_dir():
+        log_to(Path(config.run_dir))
+    return node(config, messages.node_place(context), state_folder(config, context.run_id))
+
+
+def site_node_of(site: Site, message: Message, context: Context) -> SiteNode:
+    """The site's node, under the number and the classes that the message tells."""
+    agreed = messages.Agreed.of(message.content)
+    clients = messages.read_clients(message.content)
+    if len(clients) != 1:
+        raise Refusal(f"site {site.name} is one client, the message is for {len(clients)}")
+    return site_node(site_config(context), site, clients[0], agreed.run, agreed.classes)
+
+
+def site_config(context: Context) -> Config:
+    """The run's configuration, refused where a site does not take part in such a run."""
+    experiment, words = str(context.run_config["experiment"]), str(context.run_config["overrides"])
+    check_words(experiment, words)
+    try:
+        config = load(words, experiment=experiment)
+    except FedgeoError as error:  # it tells of the run's words alone
+        raise Refusal(str(error)) from error
+    check_run(config)
+    return config
+
+
+def place(message: Message, context: Context) -> Message:
+    """Who this node is: its place in a simulation, or its name as a site."""
+    site = Site.of(context.node_config)
+    if site is None:
+        return messages.place_reply(message, context)
+    site_config(context)
+    return messages.site_reply(message, site.name)
+
+
+def guard(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """At a site: nothing is shared before the codes agree, no error tells of its data, and all replies are recorded."""
+    try:
+        site = Site.of(context.node_config)
+    except FedgeoError as error:
+        log.error("%s", error)
+        return messages.error_reply(message, "this node's node-config is wrong: its SuperNode's log says how")
+    if site is None:
+        try:
+            reply = call_next(message, context)
+        except Exception as error:  # a request that cannot be read costs its answer, not the node
+            log.exception("%s", message.metadata.message_type)
+            return messages.error_reply(message, describe(error))
+        if message.metadata.message_type == messages.TRAIN:  # what training needs is imported by now
+            spare_imports()
+        return reply
+    site.output.mkdir(parents=True, exist_ok=True)
+    log_to(site.output)
+    run, classes = "", tuple[str, ...]()
+    try:
+        agreed = messages.Agreed.of(message.content)
+        run, classes = agreed.run, agreed.classes or ()
+        check_code(site, code_hash(), agreed.code)
+        reply = call_next(message, context)
+    except Exception as error:
+        log.exception("%s", message.metadata.message_type)
+        reply = messages.error_reply(message, told(site, error))
+    audit.record(site.output, run, message, reply, classes)
+    return reply

@@ -1,0 +1,154 @@
+"""The configuration: composed by hydra from conf/, checked once, the same on the server and on every client.
+
+``load(overrides)`` is all that other modules need. The yaml files carry the defaults; the classes here say what
+each key may be, so that a wrong value is a one-line error before anything starts.
+"""
+
+import difflib
+import functools
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pydantic
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..common.code import CONF
+from ..common.errors import FedgeoError
+from .schema import Config
+
+
+def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> Config:
+    """The checked configuration for hydra ``overrides`` (a list, or one shell-quoted string).
+
+    ``experiment`` names the preset where the overrides do not. Raises FedgeoError with one line that names the
+    key and what is allowed.
+    """
+    words = tuple(shlex.split(overrides)) if isinstance(overrides, str) else tuple(overrides)
+    if experiment and not any(word.startswith("experiment=") for word in words):
+        words = (f"experiment={experiment}", *words)
+    return _load(words)
+
+
+@functools.lru_cache(maxsize=16)
+def _load(overrides: tuple[str, ...]) -> Config:
+    raw = _compose(overrides)
+    variants = raw.pop("variants") or {}
+    chosen = variants.get(raw["variant"])
+    if chosen is None:
+        allowed = ", ".join(name for name, settings in variants.items() if settings is not None)
+        raise FedgeoError(
+            f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant: must be one of {allowed}"
+        )
+    if chosen:  # a variant's settings stand between the experiment's and the user's, who may want another model
+        model = {key: value for key, value in chosen.pop("model", {}).items() if key in raw["model"]}
+        raw = _compose((*_flatten(chosen | {"model": model}), *overrides))
+        raw.pop("variants")
+    raw["model"] = _own_model(overrides) or raw["model"]
+    try:
+        return Config.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise FedgeoError(_first(error)) from None
+
+
+def _own_model(overrides: tuple[str, ...]) -> dict[str, Any] | None:
+    """The model's settings where the user names another kind of model than the preset's, whose do not fit then."""
+    named = [word for word in overrides if word.startswith("model=")]
+    if not named:
+        return None
+    preset = _compose(tuple(word for word in overrides if not word.startswith(("model=", "model."))))
+    own: dict[str, Any] = _compose(tuple(word for word in overrides if word.startswith(("model=", "model."))))["model"]
+    return None if own["kind"] == preset["model"]["kind"] else own
+
+
+def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
+    """The composed yaml as plain values; ``experiment`` holds the chosen preset's name."""
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+        choices = dict(composed.hydra.runtime.choices)
+        OmegaConf.set_struct(composed, False)
+        del composed["hydra"]
+        raw = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise FedgeoError(one_line(error)) from None
+    assert isinstance(raw, dict)
+    raw["experiment"] = str(choices["experiment"])
+    return {str(key): value for key, value in raw.items()}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """A nested mapping as hydra overrides: {'a': {'b': 1}} -> ['a.b=1']."""
+    flat = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat += _flatten(value, f"{prefix}{key}.")
+        else:
+            flat.append(f"{prefix}{key}={'null' if value is None else value}")
+    return flat
+
+
+def _first(error: pydantic.ValidationError) -> str:
+    """The first fault as 'key=value: what is allowed'."""
+    fault = error.errors()[0]
+    path = [str(part) for part in fault["loc"]]
+    if path[0] in ("data", "model") and len(path) > 2:
+        del path[1]  # the kind of data or model by which the settings were chosen
+    # a union's branch names are no part of the key
+    key = ".".join(part for part in path if re.fullmatch(r"[a-z_]\w*", part) and part not in ("int", "float"))
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: no such key"
+    message = fault["msg"].replace("Input should be ", "must be ")
+    if fault["type"] == "dict_type":  # braces without quotes are taken apart by the shell
+        message = f"must be a mapping, in quotes: '{key}={{name: value, name: value}}'"
+    if fault["type"] == "string_pattern_mismatch":  # of addresses alone
+        message = "must be host:port, such as 127.0.0.1:6379"
+    given = fault["input"]
+    shown = given if isinstance(given, str | int | float | bool) else "null" if given is None else type(given).__name__
+    same_key = [e for e in error.errors() if [str(p) for p in e["loc"]][: len(path) - 1] == path[:-1]]
+    if len(path) > len(key.split(".")) and len(same_key) > 1:  # a union: tell every branch
+        message = " or ".join(dict.fromkeys(e["msg"].replace("Input should be ", "must be ") for e in same_key))
+    return f"{key}={shown}: {message}"
+
+
+def one_line(error: Exception) -> str:
+    """Hydra's message on one line, with the nearest existing key where an unknown one was given."""
+    text = " ".join(str(error).split())
+    bare = re.search(r"Error parsing override '(.*?)' missing EQUAL at '<EOF>'", text)
+    if bare:
+        return f"{bare.group(1)}: not KEY=VALUE{_meant(bare.group(1))}"
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        key = unknown.group(1)
+        near = difflib.get_close_matches(key, known_keys(), n=3, cutoff=0.5)
+        return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
+    found_none = r"Could not find '([^']+)'.*?Available options in '[^']+': (.*?)(?: Config search path|$)"
+    missing = re.search(found_none, text)
+    if missing:
+        group, _, option = missing.group(1).rpartition("/")
+        options = [name for name in missing.group(2).split() if not name.startswith("_")]
+        return f"{group}={option}: must be one of {', '.join(options)}"
+    return text
+
+
+def _meant(word: str) -> str:
+    """What a word without a value may have been meant for: a key, or one of the choices of a group."""
+    if word in known_keys():
+        return f": give {word} a value"
+    groups = sorted(path.parent.name for path in CONF.glob("*/*.yaml") if path.stem == word)
+    return f"; did you mean {' or '.join(f'{group}={word}' for group in groups)}?" if groups else ""
+
+
+def known_keys() -> list[str]:
+    """Every key of the default configuration, dotted."""
+    raw = _compose(())
+    return [item.split("=", 1)[0] for item in _flatten({k: v for k, v in raw.items() if k != "variants"})]
+
+
+def dump(config: Config) -> str:
+    """The resolved configuration as yaml."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump()))

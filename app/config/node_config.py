@@ -1,0 +1,134 @@
+"""A site of a deployment: what its own node-config says, and what a run may not ask of it.
+
+In simulation a node is told nothing but its place. At a site the data and all that is written lie where the
+site's own configuration says; nothing that a server sends makes this machine read another file.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from ..common.code import CONF
+from ..common.errors import FedgeoError
+from .schema import Config
+
+NEEDED = ("data-path", "state-path", "output-path", "name")
+OPTIONAL = ("domain", "policy", "code", "encoder-checkpoint")
+PLACE = ("partition-id", "num-partitions")  # a node-config of exactly these is a simulated node's
+TRUSTED_MODULES = ("app.", "flwr.")  # where a run's method may come from
+_NAME = re.compile(r"\w[\w .+-]{0,63}")
+_OPTION = re.compile(r"[\w-]+")
+
+
+class Refusal(FedgeoError):  # noqa: N818
+    """A fault that a site tells the server in full: its text holds nothing of the site's data or folders."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a SuperNode's node-config says.
+
+    data: the site's images, embeddings or recordings. state: what is kept from message to message. output: what
+    the site is left with. domain: where its data come from; its name where nothing else is said. policy: a file
+    that says what may be shared at most. code: the hash of the app that the site has agreed to run.
+    encoder_checkpoint: the weights of a frozen encoder, for a site without a network.
+    """
+
+    data: Path
+    state: Path
+    output: Path
+    name: str
+    domain: str
+    policy: Path | None = None
+    code: str | None = None
+    encoder_checkpoint: Path | None = None
+
+    @staticmethod
+    def of(node_config: Mapping[str, object]) -> "Site | None":
+        """The site of this node-config, None for a simulated node. Raises FedgeoError that names the key."""
+        if set(node_config) <= set(PLACE):
+            return None
+        given = {key: str(value) for key, value in node_config.items() if key not in PLACE}
+        for key in NEEDED:
+            if not given.get(key):
+                raise FedgeoError(f"node-config has no {key}: a site needs {', '.join(NEEDED)}")
+        if unknown := sorted(given.keys() - {*NEEDED, *OPTIONAL}):
+            raise FedgeoError(f"node-config: unknown {unknown[0]}; allowed are {', '.join((*NEEDED, *OPTIONAL))}")
+        for key in ("name", "domain"):
+            if key in given and not _NAME.fullmatch(given[key]):
+                raise FedgeoError(f"node-config: {key}={given[key]!r} must be 1 to 64 letters, digits, spaces or . + -")
+        paths = {key: Path(given[key]) for key in ("data-path", "state-path", "output-path")}
+        paths |= {key: Path(given[key]) for key in ("policy", "encoder-checkpoint") if key in given}
+        for key, path in paths.items():
+            if not path.is_absolute():
+                raise FedgeoError(f"node-config: {key}={path} must be an absolute path")
+        for key in ("state-path", "output-path"):
+            if paths[key].resolve().is_relative_to(paths["data-path"].resolve()):
+                raise FedgeoError(f"node-config: {key}={paths[key]} must lie outside of data-path")
+        return Site(
+            data=paths["data-path"],
+            state=paths["state-path"],
+            output=paths["output-path"],
+            name=given["name"],
+            domain=given.get("domain", given["name"]),
+            policy=paths.get("policy"),
+            code=given.get("code"),
+            encoder_checkpoint=paths.get("encoder-checkpoint"),
+        )
+
+
+def check_words(experiment: str, overrides: str) -> None:
+    """Refuse a run's words that would make the composition read a file outside of conf/, or an environment variable.
+
+    Raises Refusal, before anything is composed.
+    """
+    words = shlex.split(overrides)
+    if not _OPTION.fullmatch(experiment):
+        raise Refusal(f"experiment={experiment!r}: a site takes the names in conf/experiment only")
+    groups = {folder.name for folder in CONF.iterdir() if folder.is_dir()}
+    try:
+        parsed = OverridesParser.create().parse_overrides(words)
+    except HydraException as error:
+        raise Refusal("the run's overrides cannot be read") from error
+    for word, override in zip(words, parsed, strict=True):
+        key = override.key_or_group
+        if "${" in word or key.startswith("hydra") or "/" in key:
+            raise Refusal(f"the run's override of {key} reaches beyond conf/: a site refuses it")
+        if key in groups and not all(_OPTION.fullmatch(option) for option in _options(override)):
+            raise Refusal(f"{key}: a site takes the names in conf/{key} only")
+
+
+def _options(override: Override) -> list[str]:
+    """The options of a group that an override chooses."""
+    value = override.value()
+    return [str(option) for option in value] if isinstance(value, list) else [str(value)]
+
+
+def check_run(config: Config) -> None:
+    """Refuse a run that is not meant for sites, or that names files or code of its own. Raises Refusal."""
+    if config.engine != "deployment":
+        raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
+    if not config.method.target.startswith(TRUSTED_MODULES):
+        raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
+    chosen = config.encoder.settings
+    if chosen.get("checkpoint"):
+        raise Refusal("encoder.checkpoint: a site reads the file that its own node-config names, encoder-checkpoint")
+    if re.search(r"[/\\]|\.\w+$", str(chosen.get("pretrained") or "")):
+        raise Refusal("encoder.pretrained: must be a tag, for a site reads no file that a run names")
+
+
+def check_code(site: Site, here: str, there: str) -> None:
+    """Refuse a server whose code is not this site's, and code that is not the one the site agreed to. Raises Refusal.
+
+    here: the hash of the app that runs here. there: the server's.
+    """
+    if here != there:
+        raise Refusal(f"the server runs code {there[:12]}, site {site.name} {here[:12]}: install the same version")
+    if site.code is not None and site.code != here:
+        raise Refusal(f"site {site.name} agreed to code {site.code[:12]}, the run's is {here[:12]}")

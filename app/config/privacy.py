@@ -1,0 +1,143 @@
+"""What may be shared: the stricter of a run's policy and a site's own, and what that leaves of counts and ranks.
+
+A class of fewer than ``min_count`` samples is left out of all that a client does, training and evaluation too: of one
+sample the mean IS the sample, two are mean +- root eigenvalue times eigenvector, and the change of a linear layer tells
+of a class that has one. The shape of few samples spans them, so that ``min_total`` and ``rank_share`` bound what is
+sent to all clients. app/data/policy_view.py is where samples are left out; the README says what remains.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydantic
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from ..common.code import CONF
+from ..common.errors import FedgeoError
+from .schema import Privacy
+
+RESEARCH = Privacy(policy="research", min_count=1, min_total=1, rank_share=1.0, prototypes=True, round_counts=1)
+SITE = CONF / "privacy" / "site.yaml"  # what holds at a site that says nothing else
+
+
+def effective(run: Privacy, policy: Path | None) -> Privacy:
+    """What holds at a site: the stricter of the run's policy and the site's own, site.yaml's where it has no file."""
+    return stricter(run, read_policy(policy))
+
+
+def read_policy(path: Path | None) -> Privacy:
+    """A site's policy file: yaml with keys of conf/privacy/site.yaml, whose values hold for keys it leaves out.
+
+    Raises FedgeoError with one line that names the key.
+    """
+    values: dict[str, Any] = _yaml(SITE)
+    if path is None:
+        return Privacy(**values)
+    given = _yaml(path)
+    if unknown := sorted(given.keys() - values.keys()):
+        raise FedgeoError(f"policy {path.name}: {unknown[0]}: no such key; there are {', '.join(values)}")
+    try:
+        return Privacy(**(values | given))
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        message = fault["msg"].replace("Input should be ", "must be ")
+        raise FedgeoError(f"policy {path.name}: {fault['loc'][0]}={fault['input']}: {message}") from None
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    try:
+        found = OmegaConf.to_container(OmegaConf.load(path))
+    except Exception as error:  # whatever a yaml parser makes of it
+        raise FedgeoError(f"policy {path.name}: cannot be read ({type(error).__name__})") from None
+    if not isinstance(found, dict):
+        raise FedgeoError(f"policy {path.name}: must be keys and values, as in conf/privacy/site.yaml")
+    return {str(key): value for key, value in found.items()}
+
+
+def stricter(a: Privacy, b: Privacy) -> Privacy:
+    """Of every bound the one that lets less through."""
+    return Privacy(
+        policy="site" if "site" in (a.policy, b.policy) else "research",
+        min_count=max(a.min_count, b.min_count),
+        min_total=max(a.min_total, b.min_total),
+        rank_share=min(a.rank_share, b.rank_share),
+        prototypes=a.prototypes and b.prototypes,
+        round_counts=max(a.round_counts, b.round_counts),
+    )
+
+
+def strictest(policies: Iterable[Privacy]) -> Privacy:
+    """The stricter of all; there must be one."""
+    return reduce(stricter, policies)
+
+
+def least(privacy: Privacy) -> int:
+    """The fewest samples that are spoken of: fewer than ``round_counts`` would be told as none, or as too many."""
+    return max(privacy.min_count, privacy.round_counts)
+
+
+def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
+    """bool (C,): the classes that a client with these counts may speak of."""
+    return np.asarray(counts >= least(privacy))
+
+
+def told_counts(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
+    """The counts as they are told, int64 (C,): rounded, and 0 where a class is left out or absent alike."""
+    return np.where(shared_classes(counts, privacy), counts // privacy.round_counts * privacy.round_counts, 0)
+
+
+def told(number: int, privacy: Privacy) -> int:
+    """A count as it is told: the multiple of ``round_counts`` below it, so that bounds on sums of them hold."""
+    return number // privacy.round_counts * privacy.round_counts
+
+
+def told_sums(sums: Mapping[str, Tensor], samples: int, privacy: Privacy) -> dict[str, Tensor]:
+    """Sums over ``samples`` trials as if they were as many as are told, which changes no mean.
+
+    Where there are ``counts``, float (C,), all sums have a row a class.
+    """
+    share = told(samples, privacy) / samples
+    if "counts" not in sums:
+        return {name: value * share for name, value in sums.items()}
+    counts = sums["counts"]
+    rounded = torch.div(counts, privacy.round_counts, rounding_mode="floor") * privacy.round_counts
+    shares = rounded / counts.clamp(min=1)
+    return {name: value * shares.reshape(-1, *[1] * (value.ndim - 1)) for name, value in sums.items()}
+
+
+def check_received(counts: np.ndarray, ranks: Sequence[int], prototypes: np.ndarray, privacy: Privacy) -> None:
+    """Refuse what a server sent to all clients although it must not: the site's policy was not kept elsewhere.
+
+    counts, ranks: of each class that there is a shape of.
+    """
+    if (counts < privacy.min_total).any():
+        raise FedgeoError(
+            f"the server sent the shape of a class of {counts.min()} samples, privacy.min_total={privacy.min_total}"
+        )
+    if any(rank > max(1, int(privacy.rank_share * n)) for rank, n in zip(ranks, counts, strict=True)):
+        raise FedgeoError(f"the server sent a shape whose rank is above privacy.rank_share={privacy.rank_share}")
+    if len(prototypes) and not privacy.prototypes:
+        raise FedgeoError("the server sent clients' class means, which privacy.prototypes=false forbids")
+
+
+def check_mixing(kind: str, privacy: Privacy) -> None:
+    """Refuse FedMix, which sends clients' batch means to all others, where class means may not be sent either."""
+    if kind == "fedmix" and not privacy.prototypes:
+        raise FedgeoError(
+            "augmentation=fedmix sends means of every client's samples to all others, which privacy.prototypes=false "
+            "forbids: set privacy.prototypes=true, and at every site the same in its policy file"
+        )
+
+
+def check_prototypes(step2: bool, privacy: Privacy) -> None:
+    """Refuse a run whose clients would be sent each other's class means where that is not allowed."""
+    if step2 and not privacy.prototypes:
+        raise FedgeoError(
+            "augmentation.step2=true sends every client's class means to all others, which privacy.prototypes=false "
+            "forbids: set privacy.prototypes=true, and at every site the same in its policy file, or leave step2 out"
+        )

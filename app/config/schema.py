@@ -1,0 +1,233 @@
+"""What a run's configuration may hold: every key, its type and its range.
+
+The yaml files in conf/ carry the defaults, so that a wrong value is a one-line error before anything starts.
+"""
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+Rate = Annotated[float, Field(gt=0)]
+
+
+class Group(pydantic.BaseModel):
+    """A strict, frozen group of settings: unknown keys and wrong types are refused."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class OpenGroup(Group):
+    """A group whose further keys are the settings of what it names; that one checks them."""
+
+    model_config = pydantic.ConfigDict(extra="allow", strict=True, frozen=True)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ImageData(OpenGroup):
+    """Images or embeddings; ``name`` says which loader of app/data/images/dataset.py, further keys are that loader's."""
+
+    family: Literal["images"]
+    name: str
+    path: str | None
+    download: bool
+    test_fraction: Share
+    val_fraction: Share
+
+
+Pair = Annotated[list[float], Field(min_length=2, max_length=2)]
+
+
+class EegData(Group):
+    """EEG recordings; see conf/data/_eeg.yaml."""
+
+    family: Literal["eeg"]
+    name: str
+    kind: Literal["eeg_folder", "eeg_bids", "moabb", "simulated"]
+    path: str | None
+    task: str | None
+    events: dict[str, str] | None
+    subjects: int | list[int | str] | None
+    exclude: list[int] | None
+    runs: list[int] | None
+    window: Pair
+    band: Pair | None
+    notch: Rate | None
+    resample: Rate | None
+    scale: Rate
+    channels: Literal["all", "common"] | list[str]
+    subject_pattern: str | None
+    labels_csv: str | None
+    windows: Pair | None
+    trials_per_class: Positive
+    split: Literal["within", "leave_subjects_out"]
+    val_fraction: Share
+    test_fraction: Share
+
+
+class Covariances(Group):
+    """EEG trials to SPD matrices; pyriemann knows the estimators."""
+
+    estimator: str
+    recentre: bool
+
+
+class Encoder(OpenGroup):
+    """The frozen encoder; see conf/encoder."""
+
+    name: str
+    normalise: Literal["l2", "none"]
+    batch_size: Positive
+
+
+class Augmentation(Group):
+    """How a client fills its classes; see conf/augmentation."""
+
+    kind: Literal["none", "repeat", "ggeur", "fedmix", "fedfa", "shift"]
+    target: Positive
+    absent: Literal["global_mean", "skip"]
+    scale: Literal["sqrt", "lambda"]
+    explained: Annotated[float, Field(gt=0, le=1)]
+    max_rank: Positive | None
+    covariance: Literal["total", "within"]
+    step2: bool
+    per_prototype: Positive
+    precision: Literal["float32", "float64"]
+    mix: Annotated[float, Field(ge=0, lt=1)]
+    mean_of: Positive
+    noise: bool
+
+
+class Method(OpenGroup):
+    """The base method: ``target`` is 'module:Class', the rest its hyper-parameters; see conf/method."""
+
+    name: str
+    target: str
+
+
+class Linear(Group):
+    """A linear head on embeddings, or one hidden layer; ``init``: see app.strategies.compatibility.first_head."""
+
+    kind: Literal["linear"]
+    hidden: Count
+    init: Literal["auto", "zeros", "lda", "ridge"]
+
+
+class AdapterModel(Group):
+    """FedCLIP's attention adapter on the embeddings, before CLIP's text classifier."""
+
+    kind: Literal["clip_adapter"]
+
+
+class SpdNetModel(Group):
+    """SPDnet; ``hidden`` has one width a BiRe block."""
+
+    kind: Literal["spdnet"]
+    hidden: Annotated[list[Positive], Field(min_length=1)]
+    epsilon: Rate
+    vectorise: Literal["vec", "vech"]
+
+
+class EegNetModel(Group):
+    """EEGNet with the paper's sizes."""
+
+    kind: Literal["eegnet"]
+    dropout: Annotated[float, Field(ge=0, lt=1)]
+
+
+class Training(Group):
+    """The local loop."""
+
+    loop: Literal["plain", "cohort"]
+    epochs: Positive
+    batch_size: Positive
+    optimiser: Literal["sgd", "adam"]
+    lr: Rate
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    schedule: Literal["constant", "plateau"]
+    patience: Count
+    factor: Annotated[float, Field(gt=0, lt=1)]
+    keep_moments: bool
+
+
+class Federation(Group):
+    """Who takes part, with what, and how often."""
+
+    rounds: Positive
+    clients: Positive | None
+    clients_per_node: Positive | Literal["auto"]
+    partition: Literal["iid", "dirichlet", "domain", "domain_dirichlet"]
+    partition_file: str | None
+    fraction: Annotated[float, Field(gt=0, le=1)]
+    beta: Rate
+    subjects_per_client: Positive
+    min_per_client: Positive
+    min_per_class: Count
+    participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
+    weights: Literal["real", "augmented", "equal"]
+    max_failures: Share
+    min_nodes: Positive
+    deadline: Rate
+    hello_deadline: Rate
+    ray_address: Annotated[str, Field(pattern=r"^[^\s:/]+:\d+$")] | None
+    classes: Annotated[list[str], Field(min_length=2)] | None
+
+
+class Privacy(Group):
+    """What a site shares at most; see conf/privacy/site.yaml and app/config/privacy.py."""
+
+    policy: Literal["research", "site"]
+    min_count: Positive
+    min_total: Positive
+    rank_share: Annotated[float, Field(gt=0, le=1)]
+    prototypes: bool
+    round_counts: Positive
+
+
+class Metric(Group):
+    """The score that is reported: its name, and how the final value is read off the rounds."""
+
+    name: Literal["accuracy", "f1_macro"]
+    final: Literal["last5", "last", "best"]
+
+
+class Config(Group):
+    """One run, completely described."""
+
+    experiment: str
+    variant: Literal["recommended", "paper", "authors"]
+    seed: Count
+    engine: Literal["flower", "inprocess", "deployment"]
+    device: Literal["auto", "cpu", "cuda"]
+    steps: Literal["own", "equal"]
+    run_dir: str | None
+    sweep_dir: str | None
+    resume: str | None
+    cache_dir: str | None
+    tracking: Literal["none", "tensorboard"]
+    data: Annotated[ImageData | EegData, Field(discriminator="family")]
+    encoder: Encoder
+    augmentation: Augmentation
+    method: Method
+    covariances: Covariances
+    model: Annotated[Linear | AdapterModel | SpdNetModel | EegNetModel, Field(discriminator="kind")]
+    training: Training
+    federation: Federation
+    privacy: Privacy
+    metric: Metric
+
+    def __hash__(self) -> int:  # lists and mappings among the values have no hash of their own
+        return hash(self.model_dump_json())

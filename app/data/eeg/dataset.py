@@ -1,0 +1,270 @@
+"""The world of EEG: subjects, read and split, two (or more) a client."""
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...algorithms import registry
+from ...common.errors import FedgeoError
+from ...config.schema import Config, EegData
+from ...geometry import covariances
+from ...one_shot.fitted import Fitted
+from ..cache_folder import cache_dir
+from ..federated_dataset import Samples
+from ..source import TEST, TRAIN, VAL
+from .trials import Trials, check_agreement, leave_subjects_out, split_subject
+
+PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
+
+
+@dataclass(frozen=True, eq=False)
+class Subjects:
+    """Subjects in groups, one group a client, with every subject's own split; or whole subjects left out.
+
+    members: the subjects of each client, indices into ``trials``. split: int8 (n,) for each subject.
+    left_out: subjects that no client holds, by 'val' and 'test': the server evaluates on them.
+    """
+
+    config: Config
+    trials: tuple[Trials, ...]
+    members: tuple[tuple[int, ...], ...]
+    split: tuple[np.ndarray, ...]
+    left_out: dict[str, tuple[int, ...]]
+    _inputs: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.trials[0].classes
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Each subject is a domain, so that scores are told by subject."""
+        return tuple(trials.subject for trials in self.trials)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        channels, samples = self.trials[0].trials.shape[1:]
+        return {"channels": channels, "samples": samples, "rate": self.trials[0].rate}
+
+    @property
+    def central(self) -> bool:
+        return bool(self.left_out)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def client_domain(self, client: int) -> str | None:
+        subjects = self.members[client]
+        return self.domains[subjects[0]] if len(subjects) == 1 else None
+
+    def train(self, client: int) -> Samples:
+        return self._gather("train", self.members[client])
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        if client is None:
+            return self._gather(part, self.left_out[part])
+        return self._gather(part, self.members[client])
+
+    def facts(self, client: int) -> dict[str, Any]:
+        """What must be alike at every site, of the client's first subject (its own agree already)."""
+        first = self.trials[self.members[client][0]]
+        data, processed = self.config.data, self.config.covariances
+        assert isinstance(data, EegData)
+        return {
+            "channels": list(first.channels),
+            "sampling rate": first.rate,
+            "samples a trial": int(first.trials.shape[2]),
+            "unit": "microvolt",
+            "filter": data.band,
+            "window": data.window,
+            "average reference": any(self.trials[s].average_reference for s in self.members[client]),
+            "covariance estimator": processed.estimator,
+            "recentring": processed.recentre,
+        }
+
+    def partition_json(self) -> str:
+        clients = [
+            {"subjects": [self.domains[s] for s in subjects], "split": [self.split[s].tolist() for s in subjects]}
+            for subjects in self.members
+        ]
+        left_out = {part: [self.domains[s] for s in subjects] for part, subjects in self.left_out.items()}
+        notes = {t.subject: list(t.notes) for t in self.trials if t.notes}
+        return json.dumps({"clients": clients, "left_out": left_out, "notes": notes}) + "\n"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was dropped, renamed or found missing, a line each."""
+        return tuple(f"subject {t.subject}: {note}" for t in self.trials for note in t.notes if note != "simulated")
+
+    def _gather(self, part: str, subjects: tuple[int, ...]) -> Samples:
+        chosen = [(s, np.flatnonzero(self.split[s] == PARTS[part])) for s in subjects]
+        return Samples(
+            np.concatenate([self._input(s)[rows] for s, rows in chosen]),
+            np.concatenate([self.trials[s].labels[rows] for s, rows in chosen]),
+            np.concatenate([np.full(len(rows), s, dtype=np.int64) for s, rows in chosen]),
+        )
+
+    def _input(self, subject: int) -> np.ndarray:
+        """What the model reads of one subject: covariances float64, or z-scored trials float32."""
+        if subject not in self._inputs:
+            trials = self.trials[subject]
+            where = f"subject {trials.subject}"
+            covariances.check_trials(trials.trials, trials.channels, where)
+            if self._reads_trials:
+                self._inputs[subject] = covariances.zscore(trials.trials)
+            else:
+                self._inputs[subject] = self._covariances(subject, trials)
+        return self._inputs[subject]
+
+    @property
+    def _reads_trials(self) -> bool:
+        """Whether the model reads trials; else it reads covariances, as all models of fitted methods do."""
+        fitted = issubclass(registry.resolve(self.config.method.target), Fitted)
+        return self.config.model.kind == "eegnet" and not fitted
+
+    def _covariances(self, subject: int, trials: Trials) -> np.ndarray:
+        """The subject's covariances, recentred without labels where the configuration says so.
+
+        The mean is that of its training trials; a subject that is left out whole has none, so all its trials count.
+        """
+        chosen = self.config.covariances
+        found = covariances.covariances(trials.trials, chosen.estimator)
+        if not chosen.recentre:
+            return found
+        training = self.split[subject] == TRAIN
+        try:
+            return covariances.recentre(found, fit=training if training.any() else None)
+        except FedgeoError as error:
+            raise FedgeoError(f"subject {trials.subject}: {error}") from error
+
+
+@functools.lru_cache(maxsize=4)
+def subjects(config: Config) -> Subjects:
+    """The subjects that ``config.data`` names, split and dealt to clients. FedgeoError for what cannot be had."""
+    data = config.data
+    assert isinstance(data, EegData)
+    if config.covariances.estimator not in covariances.ESTIMATORS:
+        allowed = ", ".join(covariances.ESTIMATORS)
+        raise FedgeoError(f"covariances.estimator={config.covariances.estimator}: must be one of {allowed}")
+    trials = tuple(read(config, data))
+    check_agreement(trials)
+    if config.engine != "deployment":  # a site may lack a class that another has
+        _refuse_absent(trials, data)
+    federation = config.federation
+    names = [t.subject for t in trials]
+    left_out: dict[str, tuple[int, ...]] = {}
+    split = tuple(_split(t, config) for t in trials)
+    training = list(range(len(trials)))
+    if data.split == "leave_subjects_out":
+        test = leave_subjects_out(names, data.test_fraction, seed=config.seed)
+        rest = [name for name in names if name not in test]
+        val = leave_subjects_out(rest, data.val_fraction, seed=config.seed)
+        left_out = {"val": tuple(map(names.index, val)), "test": tuple(map(names.index, test))}
+        training = [i for i, name in enumerate(names) if name not in {*val, *test}]
+        kinds = {**dict.fromkeys(left_out["val"], VAL), **dict.fromkeys(left_out["test"], TEST)}
+        split = tuple(np.full(len(t), kinds.get(i, TRAIN), dtype=np.int8) for i, t in enumerate(trials))
+    each = federation.subjects_per_client
+    clients = federation.clients or -(-len(training) // each)
+    if clients > len(training):
+        raise FedgeoError(f"federation.clients={clients}: {len(training)} subjects allow at most as many clients")
+    members = tuple(tuple(int(s) for s in part) for part in np.array_split(training, clients))
+    return Subjects(config, trials, members, split, left_out)
+
+
+def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
+    """A class without any trial, as a misspelt annotation makes it: the rest would be learned all too easily."""
+    held = np.bincount(np.concatenate([t.labels for t in subjects]), minlength=len(subjects[0].classes))
+    for name, trials in zip(subjects[0].classes, held, strict=True):
+        if not trials:
+            told = (data.events or {}).get(name, name)
+            raise FedgeoError(
+                f"data.events: no recording has a trial of class {name} ({told}): correct its annotation, or leave the "
+                "class out (scripts/check_site.py DIR lists the annotations there are)"
+            )
+
+
+def _split(trials: Trials, config: Config) -> np.ndarray:
+    """The subject's own split. FedgeoError, naming it, where it has too few trials."""
+    data = config.data
+    assert isinstance(data, EegData)
+    shares = (1 - data.val_fraction - data.test_fraction, data.val_fraction, data.test_fraction)
+    try:
+        return split_subject(trials.labels, trials.run, shares, seed=config.seed, grouped=trials.windowed)
+    except FedgeoError as error:
+        raise FedgeoError(f"subject {trials.subject}: {error}") from error
+
+
+def read(config: Config, data: EegData) -> list[Trials]:
+    """All subjects' processed trials, from the cache where they lie there."""
+    band = None if data.band is None else (data.band[0], data.band[1])
+    common: dict[str, Any] = {"band": band, "notch": data.notch, "resample": data.resample, "scale": data.scale}
+    window = (data.window[0], data.window[1])
+    cache = cache_dir(config) / "eeg"
+    if data.kind == "simulated":
+        from .simulated import simulated
+
+        return simulated(
+            data.subjects if isinstance(data.subjects, int) else 8,
+            trials_per_class=data.trials_per_class,
+            seconds=data.window[1] - data.window[0],
+            seed=config.seed,
+        )
+    if isinstance(data.subjects, int):
+        raise FedgeoError(f"data.subjects={data.subjects}: give a list of subjects, such as [{data.subjects}]")
+    if data.kind == "moabb":
+        from .moabb_sets import eeg_moabb
+
+        return eeg_moabb(
+            data.name,
+            events=tuple(data.events or ()),
+            interval=window,
+            subjects=_numbers(data.subjects),
+            exclude=tuple(data.exclude or ()),
+            channels=data.channels,
+            path=data.path,
+            cache=cache,
+            **common,
+        )
+    if data.path is None:
+        raise FedgeoError(f"data.path is not set: {data.name} needs the folder of your recordings")
+    if data.kind == "eeg_bids":
+        from .bids import eeg_bids
+
+        if not data.task or not data.events:
+            raise FedgeoError("data.task and data.events are needed to read a BIDS folder")
+        return eeg_bids(
+            data.path,
+            task=data.task,
+            events=data.events,
+            subjects=data.subjects,
+            runs=data.runs,
+            window=window,
+            channels=data.channels,
+            cache=cache,
+            **common,
+        )
+    from .folder import eeg_folder
+
+    return eeg_folder(
+        Path(data.path),
+        events=data.events,
+        subjects=data.subjects,
+        runs=data.runs,
+        window=window,
+        channels=data.channels,
+        subject_pattern=data.subject_pattern,
+        labels_csv=data.labels_csv,
+        windows=None if data.windows is None else (data.windows[0], data.windows[1]),
+        cache=cache,
+        **common,
+    )
+
+
+def _numbers(wanted: list[int | str] | None) -> list[int] | None:
+    """MOABB's subjects are numbers."""
+    return None if wanted is None else [int(subject) for subject in wanted]

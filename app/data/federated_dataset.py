@@ -1,0 +1,122 @@
+"""What a run is over: the sites of all clients, and what is held out. Images and EEG look alike from here."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..algorithms.registry import resolve
+from ..config.schema import Config
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """x: a model's inputs, (n, ...) float32 or float64. y: int64 (n,). domain: int64 (n,), an index of domains."""
+
+    x: np.ndarray
+    y: np.ndarray
+    domain: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+class World(Protocol):
+    """The data of a simulation, the same in every process; a node asks for its own clients' parts only."""
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The names that ``Samples.domain`` indexes."""
+        ...
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        """What a model must know of its inputs to be built."""
+        ...
+
+    @property
+    def central(self) -> bool:
+        """Whether validation and test samples are held by the server; else each client holds its own."""
+        ...
+
+    def __hash__(self) -> int:
+        """Of the object: a world is itself and no other."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of clients."""
+        ...
+
+    def client_domain(self, client: int) -> str | None:
+        """The one domain of a client, None where it is mixed."""
+        ...
+
+    def train(self, client: int) -> Samples:
+        """A client's training samples."""
+        ...
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        """The 'val' or 'test' samples: the server's where ``client`` is None, else that client's."""
+        ...
+
+    def facts(self, client: int) -> dict[str, Any]:
+        """What all clients must agree on beside classes and code, by name."""
+        ...
+
+    def partition_json(self) -> str:
+        """Who holds what, to be kept with the run."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What a world that is made of another one has from it unchanged."""
+
+    inner: World
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.inner.classes
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return self.inner.domains
+
+    @property
+    def inputs(self) -> Mapping[str, Any]:
+        return self.inner.inputs
+
+    @property
+    def central(self) -> bool:
+        return self.inner.central
+
+
+def world(config: Config) -> World:
+    """The world that ``config.data`` describes, gathered at one client where the method asks for it.
+
+    Raises FedgeoError for what cannot be had.
+    """
+    found = _world(config)
+    return _gathered(found) if getattr(resolve(config.method.target), "centralised", False) else found
+
+
+def _world(config: Config) -> World:
+    if config.data.family == "eeg":
+        from .eeg.dataset import subjects
+
+        return subjects(config)
+    from .images.dataset import pool
+
+    return pool(config)
+
+
+@functools.lru_cache(maxsize=4)
+def _gathered(inner: World) -> World:
+    from .pooled_dataset import Gathered
+
+    return Gathered(inner)

@@ -1,0 +1,217 @@
+"""The simulated world of images: one data set, split and shared out among clients, the same in every process."""
+
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...augmentation.augmented_set import check_domains
+from ...common.errors import FedgeoError
+from ...config.schema import Config, Encoder, Federation, ImageData
+from ...encoders import embedding_cache, registry
+from ...geometry.domain_shift import check_shift
+from .. import partition as parts
+from .. import partition_file
+from ..cache_folder import cache_dir
+from ..federated_dataset import Samples
+from ..partition import Partition, Split
+from ..source import Source
+from .features import features
+from .folders import domain_folder, image_folder
+from .published import IMAGE_SETS
+from .sklearn_digits import sklearn_digits
+
+log = logging.getLogger(__name__)
+
+LOADERS: Mapping[str, Callable[..., Source]] = {
+    "sklearn_digits": sklearn_digits,
+    "features": features,
+    "image_folder": image_folder,
+    "domain_folder": domain_folder,
+    **IMAGE_SETS,
+}
+OWN = {  # what data.path must be for the user's own data
+    "features": "an npz file with <domain>_X and <domain>_y",
+    "image_folder": "a folder with one folder of images a class",
+    "domain_folder": "a folder with one folder a domain, and in it one of images a class",
+}
+TELL_SECONDS = 5.0  # between two lines about the progress of encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A source, its split and its partition: the world of images. Rows are embedded when they are asked for."""
+
+    config: Config
+    source: Source
+    split: Split
+    partition: Partition
+    _clients: dict[int, Samples] = field(default_factory=dict)
+
+    central = True  # the server holds validation and test samples
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.source.classes
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        return self.source.domains
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, int]:
+        return {"dimension": self.dimension}
+
+    @property
+    def dimension(self) -> int:
+        """p, the dimension of the embeddings."""
+        if self.source.features is not None:
+            return int(self.source.features.shape[1])
+        return encoder(self.config).dimension
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+    def client_domain(self, client: int) -> str | None:
+        return self.partition.domains[client]
+
+    def train(self, client: int) -> Samples:
+        if client not in self._clients:
+            self._clients[client] = self.samples(self.partition.clients[client], f"client {client}")
+        return self._clients[client]
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        if client is not None:
+            raise FedgeoError(f"client {client} holds no {part} samples of its own: the server does")
+        return self.samples(self.split.val if part == "val" else self.split.test, f"{part} samples")
+
+    def facts(self, client: int) -> dict[str, Any]:
+        """What all clients must have alike. The client's images are encoded by the way: it is its first message."""
+        said: dict[str, Any] = {
+            "dimension": int(self.train(client).x.shape[1]),
+            "normalisation": self.config.encoder.normalise,
+        }
+        if self.source.images is not None:
+            said["encoder"] = encoder(self.config).fingerprint
+        return said
+
+    def partition_json(self) -> str:
+        return partition_file.to_json(self.partition, self.source, self.split)
+
+    def samples(self, rows: np.ndarray, whose: str) -> Samples:
+        """The samples of these rows of the source. ``whose`` they are is told while they are encoded."""
+        return Samples(self.features(rows, whose), self.source.labels[rows], self.source.domain[rows])
+
+    def features(self, rows: np.ndarray, whose: str = "samples") -> np.ndarray:
+        """float32 (len(rows), p) embeddings of these rows of the source, normalised as configured."""
+        if self.source.features is not None:
+            raw = np.asarray(self.source.features[rows], dtype=np.float32)
+        else:
+            raw = embed(self.source, rows, self.config, Telling(whose))
+        return embedding_cache.normalise(raw, self.config.encoder.normalise)
+
+
+class Telling:
+    """Logs, now and then, how far encoding has come; nothing where all embeddings lie in the cache."""
+
+    def __init__(self, whose: str) -> None:
+        self.whose = whose
+        self.told = time.monotonic()
+        self.begun = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if done == total and not self.begun:
+            return
+        if not self.begun or done == total or now - self.told > TELL_SECONDS:
+            self.begun, self.told = True, now
+            log.info("encoding %s: %d of %d images", self.whose, done, total)
+
+
+@functools.lru_cache(maxsize=4)
+def pool(config: Config) -> Pool:
+    """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
+    assert isinstance(config.data, ImageData)
+    whole = load_source(config.data, config.federation)
+    federation = config.federation
+    if federation.partition_file is not None:
+        path = Path(federation.partition_file)
+        if not path.is_file():
+            raise FedgeoError(f"federation.partition_file={path}: there is no such file")
+        partition, split = partition_file.from_json(path.read_text(), whole)
+        return _checked(Pool(config, whole, split, partition))
+    split = parts.split(
+        whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
+    )
+    rows = parts.subsample(split.train, whole.labels, whole.domain, federation.fraction, config.seed)
+    partition = parts.partition(
+        whole,
+        rows,
+        kind=federation.partition,
+        clients=federation.clients,
+        beta=federation.beta,
+        min_per_client=federation.min_per_client,
+        min_per_class=federation.min_per_class,
+        seed=config.seed,
+    )
+    return _checked(Pool(config, whole, split, partition))
+
+
+def _checked(made: Pool) -> Pool:
+    """Refuse, before anything is encoded, what cannot be done with this partition."""
+    if made.config.augmentation.kind not in ("none", "fedmix") and made.config.augmentation.step2:
+        check_domains(made.partition.domains)
+    if made.config.augmentation.kind == "shift":
+        check_shift(made.partition.domains)
+    return made
+
+
+def load_source(data: ImageData, federation: Federation) -> Source:
+    """The data set that ``data`` describes, whole; ``federation.beta`` names the published split of Office-Home-LDS."""
+    if data.name not in LOADERS:
+        raise FedgeoError(f"data.name={data.name}: must be one of {', '.join(LOADERS)}")
+    loader = LOADERS[data.name]
+    taken = inspect.signature(loader).parameters
+    if unknown := sorted(data.settings.keys() - taken.keys()):
+        raise FedgeoError(f"data.{unknown[0]}: data={data.name} has no such setting")
+    if data.name in OWN and data.path is None:
+        raise FedgeoError(f"data.path is not set: data={data.name} needs {OWN[data.name]}")
+    if data.settings.get("published") and federation.partition != "domain":
+        raise FedgeoError(
+            f"federation.partition={federation.partition}: data.published=true is split already, each domain for one "
+            "client: set federation.partition=domain"
+        )
+    offered = {"path": data.path, "download": data.download, "beta": federation.beta, **data.settings}
+    return loader(**{name: value for name, value in offered.items() if name in taken})
+
+
+def embed(source: Source, rows: np.ndarray, config: Config, progress: Callable[[int, int], None]) -> np.ndarray:
+    """Embeddings of these rows by the configured encoder, through the cache; float32, not normalised."""
+    assert source.images is not None
+    return embedding_cache.embed(
+        source.images,
+        rows,
+        encoder(config),
+        cache=cache_dir(config),
+        batch_size=config.encoder.batch_size,
+        progress=progress,
+    )
+
+
+def encoder(config: Config) -> registry.Encoder:
+    """The configured encoder, made once a process."""
+    return _encoder(config.encoder, config.device)
+
+
+@functools.lru_cache(maxsize=2)
+def _encoder(chosen: Encoder, device: str) -> registry.Encoder:
+    made = registry.build(chosen.name, device=device, **chosen.settings)
+    mark = made.fingerprint[:12]
+    log.info("encoder %s: %d dimensions, %s, fingerprint %s", made.name, made.dimension, made.precision, mark)
+    return made

@@ -1,0 +1,69 @@
+"""Encoding beforehand: the embeddings of a configured data set, in the cache and as a file for ``data=features``."""
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...common.errors import FedgeoError
+from ...config.schema import Config, ImageData
+from ..cache_folder import cache_dir
+from ..source import UNSET, Source
+from .dataset import embed, encoder, load_source, pool
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """values: float32 (n, p), not normalised, of the source's ``rows`` int64 (n,); encoder: its name."""
+
+    source: Source
+    rows: np.ndarray
+    values: np.ndarray
+    encoder: str
+    cache: Path
+
+
+def encode(config: Config, *, whole: bool, progress: Callable[[int, int], None]) -> Encoded:
+    """Embeddings of the images that the run would use, or of the ``whole`` set, kept in the cache.
+
+    Raises FedgeoError for data that is no images.
+    """
+    if not isinstance(config.data, ImageData):
+        raise FedgeoError(f"data={config.data.name}: not images: there is nothing to encode")
+    if whole:
+        source = load_source(config.data, config.federation)
+        rows = np.arange(len(source))
+    else:
+        planned = pool(config)
+        source = planned.source
+        rows = np.unique(np.concatenate([*planned.partition.clients, planned.split.val, planned.split.test]))
+    if source.images is None:
+        raise FedgeoError(f"data={config.data.name}: holds embeddings already: there is nothing to encode")
+    values = embed(source, rows, config, progress)
+    return Encoded(source, rows, values, encoder(config).name, cache_dir(config))
+
+
+def write_features(encoded: Encoded, path: Path) -> Path:
+    """The embeddings as an npz file that ``data=features`` reads, whole or not at all; returns its absolute path."""
+    source = encoded.source
+    arrays: dict[str, np.ndarray] = {"classes": np.array(source.classes)}
+    for number, domain in enumerate(source.domains):
+        here = source.domain[encoded.rows] == number
+        split = source.split[encoded.rows][here]
+        arrays[f"{domain}_X"] = encoded.values[here]
+        arrays[f"{domain}_y"] = source.labels[encoded.rows][here]
+        if (split != UNSET).any():
+            arrays[f"{domain}_split"] = split
+    target = path.expanduser().absolute()
+    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        with draft.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+        os.replace(draft, target)
+    except OSError as fault:
+        draft.unlink(missing_ok=True)
+        raise FedgeoError(f"{target}: cannot be written ({fault.strerror}): give another file") from fault
+    return target

@@ -1,0 +1,72 @@
+"""What of a client's samples a policy lets anybody hear of: whole classes are left out, test samples too."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..config.privacy import least, shared_classes, told
+from ..config.schema import Privacy
+from .federated_dataset import Around, Samples, World
+
+
+def withheld(inner: World, privacy: Privacy, seed: int) -> World:
+    """``inner`` as far as its clients may speak of it; itself where one sample is enough."""
+    return Withheld(inner, privacy, seed) if least(privacy) > 1 else inner
+
+
+@dataclass(frozen=True, eq=False)
+class Withheld(Around):
+    """A world without the classes of which a client has too few training samples.
+
+    Of the test and validation samples of a class and domain that a client holds, as many are scored as are told of:
+    the same ones in every round, drawn from ``seed``, and none of too few. So the counts that are told are true ones.
+    Those that the server holds are not anybody's.
+    """
+
+    privacy: Privacy
+    seed: int
+    _kept: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def client_domain(self, client: int) -> str | None:
+        return self.inner.client_domain(client)
+
+    def train(self, client: int) -> Samples:
+        found = self.inner.train(client)
+        return _only(found, self.kept(client, found)[found.y])
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        found = self.inner.held_out(part, client)
+        return found if client is None else _only(found, self._scored(found, self.kept(client)))
+
+    def facts(self, client: int) -> dict[str, Any]:
+        return self.inner.facts(client)
+
+    def partition_json(self) -> str:
+        return self.inner.partition_json()
+
+    def kept(self, client: int, training: Samples | None = None) -> np.ndarray:
+        """bool (C,): the classes that the client speaks of."""
+        if client not in self._kept:
+            labels = (training or self.inner.train(client)).y
+            self._kept[client] = shared_classes(np.bincount(labels, minlength=len(self.classes)), self.privacy)
+        return self._kept[client]
+
+    def _scored(self, found: Samples, kept: np.ndarray) -> np.ndarray:
+        """bool (n,): the samples that are scored."""
+        chosen = np.zeros(len(found), dtype=bool)
+        for domain in np.unique(found.domain):
+            for label in np.flatnonzero(kept):
+                rows = np.flatnonzero((found.domain == domain) & (found.y == label))
+                if len(rows) >= least(self.privacy):
+                    rng = np.random.default_rng([self.seed, int(domain), int(label)])
+                    chosen[rng.permutation(rows)[: told(len(rows), self.privacy)]] = True
+        return chosen
+
+
+def _only(found: Samples, rows: np.ndarray) -> Samples:
+    """The samples where ``rows``, bool (n,), holds."""
+    return found if rows.all() else Samples(found.x[rows], found.y[rows], found.domain[rows])

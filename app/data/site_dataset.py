@@ -1,0 +1,158 @@
+"""The world of one site: its own folder or file, split by itself, with classes agreed by name."""
+
+import functools
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..common.errors import FedgeoError
+from ..config.node_config import Refusal, Site
+from ..config.privacy import least, shared_classes
+from ..config.schema import Config, EegData, ImageData, Privacy
+from .federated_dataset import Samples, World
+
+LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
+
+
+@dataclass(frozen=True, eq=False)
+class SiteWorld:
+    """One client, whatever number the server gives it, and its own validation and test samples.
+
+    inner: the site's data as a simulation of a single client. agreed: all sites' classes in one order; None until
+    the server has heard all of them: then the site's own that ``privacy`` lets it name. Samples of a class that no
+    site names are left out.
+    """
+
+    site: Site
+    inner: World
+    privacy: Privacy
+    agreed: tuple[str, ...] | None = None
+    _samples: dict[str, Samples] = field(default_factory=dict)
+
+    central = False
+
+    def __post_init__(self) -> None:
+        if not self.classes:
+            raise Refusal(
+                f"site {self.site.name} has no class with privacy.min_count={least(self.privacy)} training samples: it "
+                "takes no part"
+            )
+        unknown = set(self.inner.classes) - set(self.classes)
+        if lacking := [name for name in self.named if name in unknown] if unknown else []:
+            raise Refusal(f"the run's classes lack {', '.join(lacking)}, which site {self.site.name} has")
+
+    @functools.cached_property
+    def named(self) -> tuple[str, ...]:
+        """The site's own classes that it may speak of."""
+        counts = np.bincount(self.inner.train(0).y, minlength=len(self.inner.classes))
+        return tuple(itertools.compress(self.inner.classes, shared_classes(counts, self.privacy)))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.named if self.agreed is None else self.agreed
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The site's alone; its subjects' names stay where they are."""
+        return (self.site.domain,)
+
+    @property
+    def inputs(self) -> Any:
+        return self.inner.inputs
+
+    def __len__(self) -> int:
+        return 1
+
+    def client_domain(self, client: int) -> str | None:
+        return self.site.domain
+
+    def train(self, client: int) -> Samples:
+        return self._own("train")
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        if client is None:
+            raise FedgeoError(f"a server holds no {part} samples of a deployment: the sites do")
+        return self._own(part)
+
+    def facts(self, client: int) -> dict[str, Any]:
+        """What all sites must have alike. All of the site's images are encoded by the way, before the rounds."""
+        for part in ("val", "test"):
+            self._own(part)
+        said = self.inner.facts(0)
+        if "normalisation" in said:
+            said.setdefault("encoder", "none: embeddings were made beforehand")
+        return said
+
+    def partition_json(self) -> str:
+        return self.inner.partition_json()
+
+    def _own(self, part: str) -> Samples:
+        if part not in self._samples:
+            found = self.inner.train(0) if part == "train" else self.inner.held_out(part, None if self._pooled else 0)
+            places = {name: place for place, name in enumerate(self.classes)}
+            labels = np.array([places.get(name, -1) for name in self.inner.classes], dtype=np.int64)[found.y]
+            x, labels = found.x[labels >= 0], labels[labels >= 0]
+            self._samples[part] = Samples(x, labels, np.zeros(len(labels), dtype=np.int64))
+        return self._samples[part]
+
+    @property
+    def _pooled(self) -> bool:
+        return self.inner.central
+
+
+@functools.lru_cache(maxsize=16)
+def site_world(config: Config, site: Site, agreed: tuple[str, ...] | None = None) -> SiteWorld:
+    """The world of ``site`` under the run's configuration. FedgeoError for data that cannot be used."""
+    return SiteWorld(site, _inner(local_config(config, site)), config.privacy, agreed)
+
+
+@functools.lru_cache(maxsize=16)
+def _inner(config: Config) -> World:
+    if isinstance(config.data, EegData):
+        from .eeg.dataset import subjects
+
+        return subjects(config)
+    from .images.dataset import pool
+
+    return pool(config)
+
+
+def local_config(config: Config, site: Site) -> Config:
+    """The run's configuration with the site's own paths in the place of all that the run names.
+
+    The run decides how data are processed and split, the site which data: a folder with one folder of images a class,
+    an npz file of embeddings, or a folder of recordings.
+    """
+    if not site.data.exists():
+        raise FedgeoError(f"data-path={site.data}: no such file or folder")
+    data: EegData | ImageData
+    if isinstance(config.data, EegData):
+        data = config.data.model_copy(
+            update={
+                "kind": "eeg_bids" if config.data.kind == "eeg_bids" else "eeg_folder",
+                "path": str(site.data),
+                "subjects": None,
+                "exclude": None,
+                "labels_csv": str(site.data / LABELS) if config.data.labels_csv else None,
+            }
+        )
+    else:
+        name = "image_folder" if site.data.is_dir() else "features"
+        shares = {"test_fraction": config.data.test_fraction, "val_fraction": config.data.val_fraction}
+        data = ImageData(family="images", name=name, path=str(site.data), download=False, **shares)
+    encoded = config.encoder
+    if site.encoder_checkpoint is not None:
+        encoded = encoded.model_copy(update={"checkpoint": str(site.encoder_checkpoint)})
+    whole = {"clients": 1, "partition": "iid", "partition_file": None, "min_per_client": 1, "min_per_class": 0}
+    return config.model_copy(
+        update={
+            "data": data,
+            "encoder": encoded,
+            "federation": config.federation.model_copy(update=whole),
+            "augmentation": config.augmentation.model_copy(update={"step2": False}),
+            "run_dir": None,
+            "cache_dir": str(site.state / "cache"),
+        }
+    )

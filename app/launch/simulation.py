@@ -1,0 +1,52 @@
+"""The Flower engine: a private SuperLink with Ray behind it, which runs are submitted to as `flwr run` does."""
+
+import socket
+
+from ..common.errors import FedgeoError
+from .superlink import MARK, Link, end_marked, free_port
+
+__all__ = ["MARK", "SuperLink", "check_cluster", "end_marked", "simulated"]
+
+
+class SuperLink(Link):
+    """A SuperLink for simulations; a context manager that ends all it started.
+
+    ray_address: host:port of a running Ray cluster to simulate on; None for one of its own on this machine.
+    """
+
+    def __init__(self, ray_address: str | None = None) -> None:
+        super().__init__()
+        self.ray_address = ray_address
+
+    def environment(self, home: str = "home") -> dict[str, str]:
+        # never by accident somebody's cluster, which Ray would join if it found one
+        return {**super().environment(home), "RAY_ADDRESS": self.ray_address or "local"}
+
+    def _start(self) -> None:
+        port = free_port()
+        self.connection({"address": f"127.0.0.1:{port}", "insecure": True})
+        command = ("flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port))
+        self.process = self.launch((*command, "--disable-runtime-dependency-installation"), self.log)
+        self.wait_until_healthy(port)
+
+
+def check_cluster(address: str) -> None:
+    """Raises FedgeoError where nothing listens at ``address``, host:port: Ray would wait minutes without a word."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise FedgeoError(
+            f"federation.ray_address={address}: no Ray cluster answers there ({error}): start its head, `ray start "
+            f"--head --port {port}`, or correct the address, or leave it out for a Ray of the run's own"
+        ) from None
+
+
+def simulated(nodes: int, gpus: int = 0) -> tuple[str, ...]:
+    """The options of a submitted run that is simulated with this many nodes, which share the GPUs that it may use.
+
+    Ray hides the GPUs from a node that asks for none.
+    """
+    share = min(1.0, gpus * 1000 // nodes / 1000)
+    asked = f" client-resources-num-gpus={share:g}" if gpus else ""
+    return "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1{asked}"

@@ -1,0 +1,51 @@
+"""FedCLIP's model: an attention adapter on the image's embedding, and the text classifier, which stays as it is."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Model, Output, Weights
+
+
+class Adapter(Model):
+    """logits = W x' / ||x'||,  x' = a * x,  a = softmax(B tanh(A x + c) + d), for embeddings x (..., dimension).
+
+    W (classes, dimension) is no parameter: it is exchanged under the name ``text`` so that a saved model is whole, but
+    no step, no weight decay and no method moves it. The representation is x' / ||x'||.
+    """
+
+    text: Tensor
+
+    def __init__(self, dimension: int, classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(dimension, dimension)
+        self.second = nn.Linear(dimension, dimension)
+        self.register_buffer("text", torch.zeros(classes, dimension))
+
+    def forward(self, x: Tensor) -> Output:
+        attention = torch.softmax(self.second(torch.tanh(self.first(x))), dim=-1)
+        representation = F.normalize(attention * x, dim=-1)
+        return Output(representation, representation @ self.text.mT)
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """The adapter uniform within 1 / sqrt(dimension); the text classifier zero, until it is given."""
+        for layer in (self.first, self.second):
+            bound = 1 / math.sqrt(layer.in_features)
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.uniform_(-bound, bound, generator=generator)
+        self.text.zero_()
+
+    def export(self) -> Weights:
+        return super().export() | {"text": self.text.detach().clone()}
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        super().load({name: value for name, value in weights.items() if name != "text"})
+        if "text" not in weights:
+            raise KeyError("weights lack the model's ['text']")
+        if weights["text"].shape != self.text.shape:
+            raise ValueError(f"text: expected shape {tuple(self.text.shape)}, got {tuple(weights['text'].shape)}")
+        self.text.copy_(weights["text"])

@@ -1,0 +1,77 @@
+"""Which strategy a configuration asks for."""
+
+import functools
+import inspect
+
+from flwr.serverapp.strategy import Strategy
+
+from ..algorithms import registry
+from ..algorithms.registry import local_algorithm
+from ..common.code import code_hash
+from ..common.errors import FedgeoError
+from ..config.schema import Config, Method
+from ..data.federated_dataset import World
+from ..one_shot.fitted import Fitted
+from ..one_shot.from_statistics import FromStatistics
+from ..one_shot.lda import LDA
+from ..one_shot.ridge import Ridge
+from ..strategies.algorithm import Federated
+from ..strategies.augmented import NOTHING_DRAWN, Sharing
+from ..strategies.base import Phased
+from ..strategies.compatibility import check, check_classes, first_head
+from ..strategies.equal_steps import equal_steps
+from ..strategies.evaluate_only import Untrained
+from ..strategies.fitted import Fitting
+from ..strategies.ggeur import GGEUR
+from ..strategies.one_shot import OneRound
+from ..strategies.peers import FedFA, FedMix
+from ..strategies.schedule import Rate
+from ..strategies.shift import Shift
+
+__all__ = ["GGEUR", "NOTHING_DRAWN", "Phased", "Sharing", "build", "check"]
+
+SHARING: dict[str, type[Sharing]] = {"repeat": GGEUR, "ggeur": GGEUR, "fedmix": FedMix, "fedfa": FedFA, "shift": Shift}
+INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
+
+
+def build(config: Config, world: World) -> Phased:
+    """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs.
+
+    Raises FedgeoError where the method does not fit what the world holds.
+    """
+    check_classes(config, len(world.classes))
+    rate = Rate(config.training)
+    base = build_base(config.method, len(world))
+    federation, method = config.federation, local_algorithm(config)
+    if method.centralised:  # a round is an epoch
+        federation = federation.model_copy(update={"rounds": federation.rounds * config.training.epochs})
+    common = (base, federation, rate, config.seed, code_hash())
+    central = world.central and method.shares
+    if isinstance(base, Federated) and isinstance(base.algorithm, Fitted):
+        return Fitting(*common, central=central)
+    if isinstance(method, FromStatistics):
+        return OneRound(*common, central=central)
+    if not method.trains:
+        return Untrained(*common, central=central)
+    if config.augmentation.kind == "none":
+        made = Phased(*common, central=central)
+    else:
+        made = SHARING[config.augmentation.kind](*common, central=central, augmentation=config.augmentation)
+    if (head := first_head(config)) is not None:
+        made.init = INIT[head]()
+    if config.steps == "equal":
+        made.planner = functools.partial(equal_steps, config, method)
+    return made
+
+
+def build_base(method: Method, clients: int) -> Strategy:
+    """One of our algorithms, or a Flower strategy named by its class, unchanged."""
+    found = registry.resolve(method.target)
+    if not issubclass(found, Strategy):
+        return Federated(registry.load(method.target, **method.settings), clients)
+    allowed = inspect.signature(found).parameters
+    unknown = sorted(set(method.settings) - set(allowed))
+    if unknown:
+        raise FedgeoError(f"method.{unknown[0]}: {method.name} has no such setting; it has {', '.join(allowed)}")
+    sampling = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_evaluate_nodes": 0, "min_available_nodes": 1}
+    return found(**sampling, **method.settings)

@@ -1,0 +1,174 @@
+"""Sharing: what augmentations add before the rounds. Statistics go up, and what all of them come to goes down."""
+
+import logging
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from safetensors.numpy import load_file, save
+
+from .. import messages
+from ..client.geometry_store import array_digest
+from ..common.files import write_atomic
+from ..config.privacy import check_prototypes
+from ..config.schema import Augmentation, Federation
+from ..grids.cohort import CohortGrid
+from ..models.base import Weights
+from ..runs.checkpoint import Checkpoint
+from .base import Phased
+from .handshake import Hello
+from .schedule import Rate
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the clients said of their augmentation: added samples, their perturbation, and counts by class."""
+
+    added: int
+    perturbation_rms: float
+    clients: dict[int, dict[str, Any]]
+
+
+NOTHING_DRAWN = Described(0, 0.0, {})
+
+
+class Sharing(Phased):
+    """Two phases before the rounds of any base strategy, which then trains on what the clients augment."""
+
+    def __init__(
+        self,
+        base: Strategy,
+        federation: Federation,
+        rate: Rate,
+        seed: int,
+        code: str,
+        *,
+        central: bool,
+        augmentation: Augmentation,
+    ) -> None:
+        super().__init__(base, federation, rate, seed, code, central=central)
+        self.augmentation = augmentation
+        self.described = NOTHING_DRAWN
+        self.digest = ""  # of what all clients were sent
+        self._grid: CohortGrid | None = None
+        self._asked: dict[int, Message] = {}  # this round's training messages
+
+    def state(self) -> tuple[Weights, dict[str, Any]]:
+        server, facts = super().state()
+        return server, facts | {"digest": self.digest, "described": asdict(self.described)}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        super().restore(checkpoint)
+        self.digest, said = str(checkpoint.facts["digest"]), checkpoint.facts["described"]
+        clients = {int(client): counts for client, counts in said["clients"].items()}
+        self.described = Described(said["added"], said["perturbation_rms"], clients)
+
+    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """What all clients are sent, from what each of them shared."""
+        raise NotImplementedError
+
+    def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
+        """query.stats: hear what the clients share. train.geometry: send all of them what it comes to."""
+        assert self.hello is not None
+        if self.digest:  # a resumed run: the nodes have it, or are sent it when they say that they do not
+            config["geometry"] = self.digest
+            return
+        check_prototypes(self.augmentation.step2, self.hello.privacy)
+        replies = self.ask(grid, messages.STATISTICS, messages.statistics_content("augmentation"))
+        arrays = self.combine(
+            {
+                reply.metadata.src_node_id: messages.from_record(reply.content.array_records[messages.ARRAYS])
+                for reply in replies
+            }
+        )
+        del replies
+        arrays["domains"] = domain_numbers(self.hello)
+        config["geometry"] = self.digest = array_digest(arrays)
+        if self.folder is not None:
+            packed = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
+            write_atomic(self.folder / f"{self.digest}.safetensors", packed, durable=True)
+        content = RecordDict({messages.ARRAYS: messages.to_record(arrays), messages.CONFIG: config})
+        self.described = describe(
+            {
+                reply.metadata.src_node_id: (
+                    {name: messages.number(reply.content.metric_records[messages.METRICS], name) for name in FIGURES},
+                    messages.read_text(reply.content),
+                )
+                for reply in self.ask(grid, messages.GEOMETRY, content)
+            }
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        assert isinstance(grid, CohortGrid)
+        asked = list(super().configure_train(server_round, arrays, config, grid))
+        self._grid, self._asked = grid, {message.metadata.dst_node_id: message for message in asked}
+        return asked
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        return super().aggregate_train(server_round, self._supply(list(replies)))
+
+    def _supply(self, replies: list[Message]) -> list[Message]:
+        """The round's replies, once the clients that lacked what all were sent have it and were asked again."""
+        lacking = {reply.metadata.src_node_id for reply in replies if messages.is_missing(reply)}
+        path = None if self.folder is None else self.folder / f"{self.digest}.safetensors"
+        if not lacking or path is None or not path.exists() or self._grid is None:
+            return replies
+        log.info("clients %s lack the shapes: they are sent again", ", ".join(map(str, sorted(lacking))))
+        content = RecordDict({messages.ARRAYS: messages.to_record(load_file(path))})
+        content[messages.CONFIG] = ConfigRecord({"geometry": self.digest})
+        sent = [Message(content, client, messages.GEOMETRY) for client in sorted(lacking)]
+        self._grid.send_and_receive(sent, timeout=self.federation.deadline)
+        asked = [self._asked[client] for client in sorted(lacking)]
+        again = self._grid.send_and_receive(asked, timeout=self.federation.deadline)
+        kept = [reply for reply in replies if reply.metadata.src_node_id not in lacking]
+        return sorted([*kept, *again], key=lambda reply: reply.metadata.src_node_id)
+
+    def record(self, hello: Hello) -> dict[str, Any]:
+        """What was drawn, for the run directory: each client's samples by class before and after."""
+        held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
+        clients = [
+            {"client": client, "domain": held[client][0], "held": held[client][1], **counts}
+            for client, counts in sorted(self.described.clients.items())
+        ]
+        return {
+            "added": self.described.added,
+            "perturbation_rms": self.described.perturbation_rms,
+            "classes": hello.classes,
+            "clients": clients,
+        }
+
+
+FIGURES = ("added", "perturbed", "perturbation_rms")
+
+
+def describe(said: dict[int, tuple[dict[str, float], dict[str, Any]]]) -> Described:
+    """All clients together, from each one's figures and counts by class."""
+    figures = [each for each, _ in said.values()]
+    perturbed = sum(each["perturbed"] for each in figures)
+    energy = sum(each["perturbed"] * each["perturbation_rms"] ** 2 for each in figures)
+    return Described(
+        int(sum(each["added"] for each in figures)),
+        math.sqrt(energy / perturbed) if perturbed else 0.0,
+        {client: counts for client, (_, counts) in said.items()},
+    )
+
+
+def domain_numbers(hello: Hello) -> np.ndarray:
+    """int64 (all clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
+    names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
+    numbers = np.full(hello.total, -1, dtype=np.int64)
+    for client, name in zip(hello.clients, hello.domains, strict=True):
+        if name is not None:
+            numbers[client] = names[name]
+    return numbers

@@ -1,0 +1,124 @@
+"""What goes together: a method, a model and data that do not are refused by name before anything is read."""
+
+from ..algorithms import registry
+from ..algorithms.base import Algorithm
+from ..common.errors import FedgeoError
+from ..config.privacy import check_mixing, check_prototypes
+from ..config.schema import Config, EegData, Linear
+from ..one_shot.fitted import Fitted
+from ..one_shot.from_statistics import FromStatistics
+
+
+def check(config: Config) -> None:
+    """Raises FedgeoError, with one line that names both sides and the way out."""
+    method, kind, eeg = f"method={config.method.name}", config.model.kind, config.data.family == "eeg"
+    found = registry.resolve(config.method.target)
+    if issubclass(found, Fitted):
+        if not eeg:
+            raise FedgeoError(f"{method} works on covariances of EEG trials, data={config.data.name} are images")
+    elif issubclass(found, FromStatistics) and eeg:
+        raise FedgeoError(
+            f"{method} makes a head of embeddings, data={config.data.name} is EEG: choose method=mdm or tangent_lr"
+        )
+    elif eeg and kind == "linear":
+        raise FedgeoError(f"model=linear reads embeddings, data={config.data.name} is EEG: choose spdnet or eegnet")
+    elif not eeg and kind not in ("linear", "clip_adapter"):
+        raise FedgeoError(f"model={kind} reads EEG trials, data={config.data.name} are images: choose model=linear")
+    elif issubclass(found, Algorithm):
+        check_algorithm(config, found)
+    if (head := first_head(config)) is not None:
+        assert isinstance(config.model, Linear)
+        check_init(config.model, f"model.init={head}", getattr(found, "shares", True), method)
+    if getattr(found, "centralised", False) and config.engine == "deployment":
+        raise FedgeoError(f"{method} needs all data in one place, which engine=deployment never has")
+    if config.federation.classes is not None and config.engine != "deployment":
+        raise FedgeoError("federation.classes is for engine=deployment, where sites bring their own class names")
+    if eeg and config.engine == "deployment":
+        check_recordings(config)
+    if config.steps == "equal":
+        check_steps(config)
+    check_mixing(config.augmentation.kind, config.privacy)
+    check_prototypes(config.augmentation.kind != "none" and config.augmentation.step2, config.privacy)
+    if eeg and config.augmentation.kind != "none":
+        raise FedgeoError(
+            f"augmentation={config.augmentation.kind} is for image embeddings, data={config.data.name} is EEG: "
+            "choose augmentation=none"
+        )
+
+
+def check_steps(config: Config) -> None:
+    """steps=equal is planned from the clients' true counts. Raises FedgeoError where there are none to plan from."""
+    if config.data.family == "eeg":
+        raise FedgeoError(f"steps=equal compares augmentations, data={config.data.name} is EEG: set steps=own")
+    if config.engine == "deployment" or config.privacy.min_count > 1 or config.privacy.round_counts > 1:
+        raise FedgeoError(
+            "steps=equal compares arms by the clients' true counts, which engine=deployment, privacy.min_count and "
+            "privacy.round_counts hide: set steps=own, or engine=flower and privacy=research"
+        )
+
+
+def check_recordings(config: Config) -> None:
+    """What sites can do with recordings of their own. Raises FedgeoError."""
+    assert isinstance(config.data, EegData)
+    if config.data.split == "leave_subjects_out":
+        raise FedgeoError(
+            "data.split=leave_subjects_out holds subjects back from all sites, which engine=deployment cannot: set "
+            "data.split=within"
+        )
+    if not config.data.events and not config.data.labels_csv:
+        raise FedgeoError(
+            "data.events is not set: sites agree on classes by it: 'data.events={left_hand: T1, right_hand: T2}'"
+        )
+
+
+def first_head(config: Config) -> str | None:
+    """The one-round head, 'lda' or 'ridge', that the rounds start from; None: the model's own fresh weights.
+
+    ``model.init=auto`` is lda where that takes no further bytes: for a linear head that is shared, where the clients
+    send covariances for the augmentation. Else nothing is sent that the method would not send.
+    """
+    if not isinstance(config.model, Linear) or config.model.init == "zeros":
+        return None
+    if config.model.init != "auto":
+        return config.model.init
+    found = registry.resolve(config.method.target)
+    fits = not config.model.hidden and getattr(found, "shares", True) and not getattr(found, "centralised", False)
+    return "lda" if fits and config.augmentation.kind in ("repeat", "ggeur") else None
+
+
+def check_init(model: Linear, init: str, shares: bool, method: str) -> None:
+    """A first head is one layer, and goes from the server to the clients. Raises FedgeoError where it cannot."""
+    if model.hidden:
+        raise FedgeoError(f"{init} is a linear head: set model.hidden=0, not {model.hidden}")
+    if not shares:
+        raise FedgeoError(f"{init} is made of all clients' statistics, {method} shares nothing: set model.init=zeros")
+
+
+def check_algorithm(config: Config, found: type[Algorithm]) -> None:
+    """What a method says of itself, against the model, the optimiser and the encoder. Raises FedgeoError."""
+    method, kind = f"method={config.method.name}", config.model.kind
+    if found.for_model is not None and kind != found.for_model:
+        raise FedgeoError(f"{method} is made for model={found.for_model}: choose that, not model={kind}")
+    if found.for_model is None and kind == "clip_adapter":
+        raise FedgeoError(f"model=clip_adapter is for method=fedclip, not for {method}: choose model=linear")
+    if not found.trains and isinstance(config.model, Linear) and config.model.hidden:
+        raise FedgeoError(f"{method} is a linear classifier: set model.hidden=0, not {config.model.hidden}")
+    if config.training.optimiser not in found.optimisers:
+        allowed = " or ".join(found.optimisers)
+        raise FedgeoError(
+            f"training.optimiser={config.training.optimiser}: {method} is derived for {allowed}, set that"
+        )
+    if found.needs_text and config.encoder.name != "open_clip":
+        raise FedgeoError(
+            f"{method} needs CLIP's text tower: choose encoder=open_clip, encoder={config.encoder.name} has none"
+        )
+
+
+def check_classes(config: Config, classes: int) -> None:
+    """What is known once the data is. Raises FedgeoError where the method needs more classes than there are."""
+    found = registry.resolve(config.method.target)
+    if issubclass(found, Algorithm) and classes < found.min_classes:
+        raise FedgeoError(
+            f"method={config.method.name} must have at least {found.min_classes} classes, data={config.data.name} has "
+            f"{classes}: choose method=fedavg"
+        )

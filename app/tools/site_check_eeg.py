@@ -1,0 +1,124 @@
+"""What there is to say of a site's recordings: formats, channels, events, unit, and the epsilon that fits."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..common.errors import FedgeoError
+from ..config.node_config import Site
+from ..config.schema import Config, EegData, SpdNetModel
+from ..data.eeg.folder import companions, find_files, name_parts
+from ..data.eeg.processing import typical_spread, unit_factor, wrong_unit
+from ..data.eeg.recording import Header, Recording, agree_channels, agree_rates, read_recording
+from ..data.site_dataset import local_config, site_world
+from ..models.spdnet import SPDNet, bimap
+from .site_findings import Findings, count
+
+CLAMPED = 0.05  # the share of eigenvalues that a fitting epsilon may clamp
+MUCH, ALL = 0.2, 0.5  # shares that deserve a warning, and that nothing can be learned from
+
+
+def check_recordings(found: Findings, config: Config, site: Site) -> None:
+    """Fill ``found`` with what the recordings are: each by itself, then all of them as the run would read them."""
+    local = local_config(config, site).data
+    assert isinstance(local, EegData)
+    try:
+        recordings = _recordings(site.data, local)
+    except FedgeoError as error:
+        found.faults.append(str(error))
+        return
+    _check_each(found, recordings, local)
+    if not local.events and not local.labels_csv:
+        found.warnings.append("give the run's data.events to see how many trials of each class there are")
+        return
+    if found.faults:
+        return
+    try:
+        world = site_world(config, site)
+        parts = [world.train(0), world.held_out("val", 0), world.held_out("test", 0)]
+    except FedgeoError as error:
+        found.faults.append(str(error))
+        return
+    count(found, world.classes, np.concatenate([part.y for part in parts]), parts[0].y)
+    if isinstance(config.model, SpdNetModel):
+        _check_epsilon(found, config.model, torch.from_numpy(parts[0].x))
+
+
+def _recordings(root: Path, data: EegData) -> list[Recording]:
+    """The recordings that the run would read; all of them where it would read none."""
+    named = [(name_parts(file.relative_to(root), root, data.subject_pattern), file) for file in find_files(root)]
+    chosen = [item for item in named if data.runs is None or item[0][1] in data.runs]
+    return [
+        Recording(
+            subject,
+            str(file.relative_to(root)),
+            companions(file),
+            partial(read_recording, file, subject, str(file.relative_to(root))),
+        )
+        for (subject, _), file in chosen or named
+    ]
+
+
+def _check_each(found: Findings, recordings: list[Recording], data: EegData) -> None:
+    opened: list[tuple[Recording, Header]] = []
+    marks: Counter[str] = Counter()
+    spreads: list[float] = []
+    for recording in recordings:
+        try:
+            raw = recording.open()
+            spread = typical_spread(raw.load_data(), 1e6 * data.scale)
+        except FedgeoError as error:
+            found.faults.append(str(error))
+            continue
+        except Exception as error:  # a file can also break off among its samples
+            found.faults.append(str(recording.fault(f"its samples cannot be read ({type(error).__name__})")))
+            continue
+        opened.append((recording, Header(tuple(raw.ch_names), float(raw.info["sfreq"]))))
+        marks.update(str(text) for text in raw.annotations.description)
+        spreads.append(spread)
+        if unit_factor(spread) != 1:
+            found.faults.append(str(recording.fault(wrong_unit(spread))))
+    if not opened:
+        return
+    absent = [f"{name} ({text})" for name, text in (data.events or {}).items() if text not in marks]
+    if absent and not data.labels_csv:
+        found.warnings.append(f"no annotation of class {', '.join(absent)}: is data.events spelt as they are?")
+    kept, headers = zip(*opened, strict=True)
+    try:
+        channels = agree_channels(kept, headers, data.channels)
+        agree_rates(kept, headers, data.resample)
+    except FedgeoError as error:
+        found.faults.append(str(error))
+        channels = headers[0].channels
+    found.details |= {
+        "recordings": len(kept),
+        "subjects": len({recording.subject for recording in kept}),
+        "channels": f"{len(channels)}: {', '.join(channels)}",
+        "sampling rate": ", ".join(f"{rate:g} Hz" for rate in sorted({head.rate for head in headers})),
+        "annotations": ", ".join(f"{text} ({n})" for text, n in sorted(marks.items())) or "none",
+        "unit": f"a channel's standard deviation is {np.median(spreads):.3g} microvolt with data.scale={data.scale:g}",
+    }
+
+
+def _check_epsilon(found: Findings, model: SpdNetModel, covariances: torch.Tensor) -> None:
+    """The share of eigenvalues that ReEig would clamp at first, and the largest epsilon that clamps few."""
+    network = SPDNet(covariances.shape[1], model.hidden, 2, model.epsilon, model.vectorise)
+    clamped = network.clamped_fraction(covariances)
+    with torch.no_grad():
+        eigenvalues = torch.linalg.eigvalsh(bimap(covariances, network.blocks[0].weight())).numpy()
+    fits = _round_down(float(np.quantile(eigenvalues, CLAMPED)))
+    epsilon = f"model.epsilon={model.epsilon:g} clamps {100 * clamped:.1f} % of the eigenvalues"
+    found.details["epsilon"] = f"{epsilon}; up to {fits:g} fits"
+    if clamped > ALL:
+        found.faults.append(f"{epsilon}, so that nothing can be learned: set it to {fits:g} or less")
+    elif clamped > MUCH:
+        found.warnings.append(f"{epsilon}: set it to {fits:g} or less")
+
+
+def _round_down(value: float) -> float:
+    """To one leading digit, 1, 2 or 5."""
+    power = 10.0 ** np.floor(np.log10(value))
+    return float(power * max(digit for digit in (1, 2, 5) if digit <= value / power * (1 + 1e-12)))

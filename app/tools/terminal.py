@@ -1,0 +1,240 @@
+"""What a person sees in the terminal: a live progress display, tables and results, and an orderly end."""
+
+import os
+import signal
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from ..common.errors import FedgeoError
+from ..common.files import write_atomic
+from ..launch.job import Job
+from ..launch.workers import Outcome
+from ..reports.tables import SIMULATED
+from ..reports.tables import Table as Words
+
+WIDTH, WIDEST = 110, 200  # that a table is given at least, and at most where it needs it
+LINE_SECONDS = 5.0  # between lines where the output is no terminal
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as a type for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text}: must be a whole number of at least 1")
+    return int(text)
+
+
+def say(text: str) -> None:
+    """One plain line, never wrapped: paths stay whole for copying."""
+    Console(stderr=text.startswith(("error", "interrupted"))).print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def deliver(content: str, out: Path | None, what: str) -> bool:
+    """Print ``content``, or write it to the file ``out`` and say where ``what`` is.
+
+    Returns False where whoever reads the output (head, a pager) has seen enough. Raises OSError for a file that cannot
+    be written.
+    """
+    try:
+        if out is None:
+            print(content, end="", flush=True)
+        else:
+            write_atomic(out, content.encode())
+            say(f"{what}: {out}")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that nothing is flushed into it at the end
+        return False
+    return True
+
+
+def end_as_by_ctrl_c(*signals: signal.Signals) -> None:
+    """End by these signals as by Ctrl-C, so that everything that was started is ended too."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in signals:
+        signal.signal(number, interrupt)
+
+
+def exit_code(prepare: Callable[[], Callable[[], int]], interrupted: str) -> int:
+    """The exit code of a script that runs something, which ends by a signal as by Ctrl-C.
+
+    prepare: checks everything and returns the call that begins, which returns 0, or 1 where a run failed. 2 where
+    ``prepare`` refuses, so that nothing was started; 130 after an interruption, when ``interrupted`` tells what became
+    of everything.
+    """
+    end_as_by_ctrl_c(signal.SIGTERM, signal.SIGHUP)
+    refused = 2
+    try:
+        begin = prepare()
+        refused = 1
+        return begin()
+    except (FedgeoError, OSError) as error:  # OSError: a folder that cannot be read or written, a full disk
+        say(f"error: {error}")
+        return refused
+    except KeyboardInterrupt:
+        say(f"interrupted: {interrupted}")
+        return 130
+
+
+class Progress:
+    """Runs under way: on a terminal a bar each, and one for all of them; elsewhere a line now and then.
+
+    total: how many runs there are. With more than one, each leaves a line when it has ended.
+    """
+
+    def __init__(self, total: int = 1) -> None:
+        self.console = Console()
+        self.total = total
+        self.ended = 0
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.all = self.bars.add_task("runs", total=total, score="") if total > 1 else None
+        self.tasks: dict[Job, Any] = {}
+        self.told = time.monotonic()
+
+    def __enter__(self) -> "Progress":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def note(self, text: str, job: Job | None = None) -> None:
+        """Say what is going on; of one run among several only now and then (its log.txt has all of it)."""
+        if job is None or self.total == 1:
+            self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+        elif not self.bars.disable:
+            self.bars.update(self.tasks[job], score=text)
+        else:
+            self._now_and_then(f"{_name(job)}: {text}")
+
+    def _now_and_then(self, text: str) -> None:
+        if time.monotonic() - self.told > LINE_SECONDS:
+            self.told = time.monotonic()
+            self.note(text)
+
+    def begin(self, job: Job) -> None:
+        """A run begins."""
+        if self.bars.disable and self.total == 1:
+            self.note(f"{_name(job)}: starting")
+        self.tasks[job] = self.bars.add_task(_name(job), total=job.rounds, score="starting")
+
+    def round(self, job: Job, row: dict[str, Any]) -> None:
+        """A round of the run has been evaluated."""
+        metric = job.config.metric.name
+        score = f"{metric} {row[metric]:.4f}"
+        self.bars.update(self.tasks[job], completed=row["round"], score=score)
+        if self.bars.disable:
+            if self.total == 1 and row["round"] == job.rounds:
+                self.told = 0.0
+            self._now_and_then(f"{_name(job)}: round {row['round']}/{job.rounds}  {score}")
+
+    def end(self, outcome: Outcome) -> None:
+        """The run has ended, well or with an error."""
+        self.ended += 1
+        if self.total == 1:
+            if outcome.error is not None:
+                self.bars.update(self.tasks[outcome.job], score="failed")
+                self.note(f"{_name(outcome.job)}: failed: {outcome.error}")
+            return
+        self.bars.remove_task(self.tasks.pop(outcome.job))
+        assert self.all is not None
+        self.bars.update(self.all, completed=self.ended)
+        said = f"failed: {outcome.error}"
+        if outcome.summary is not None:
+            said = f"{outcome.summary['metric']} {outcome.summary['final']:.4f}, {outcome.summary['seconds']:.1f} s"
+        self.note(f"[{self.ended}/{self.total}] {_name(outcome.job)}: {said}")
+
+
+def _name(job: Job) -> str:
+    return job.label or job.config.experiment
+
+
+class Encoding:
+    """How far encoding has come: a bar on a terminal, elsewhere a line now and then. Call it with (done, total)."""
+
+    def __init__(self) -> None:
+        self.console = Console()
+        columns = (TextColumn("encoding"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bars = Bars(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bars.add_task("encoding", total=None)
+        self.told = time.monotonic()
+
+    def __enter__(self) -> "Encoding":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        self.bars.update(self.task, completed=done, total=total)
+        now = time.monotonic()
+        if self.bars.disable and now - self.told > LINE_SECONDS:
+            self.told = now
+            self.console.print(f"encoded {done} of {total} images", markup=False, highlight=False)
+
+
+def show_summaries(named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """The runs side by side: one row each."""
+    table = Table()
+    table.add_column("run", no_wrap=True)
+    metrics = {summary["metric"] for _, summary in named}
+    heads = (" / ".join(sorted(metrics)), "best", "at round", "added", "perturbation", "seconds", "MB up", "MB down")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, summary in named:
+        best = summary["best"]
+        table.add_row(
+            name,
+            f"{100 * summary['final']:.2f} %",
+            "-" if best is None else f"{100 * best:.2f} %",
+            str(summary["best_round"] or "-"),
+            f"{summary['added_samples']:,}",
+            f"{summary['perturbation_rms']:.3f}",
+            f"{summary['seconds']:.1f}",
+            f"{summary['bytes_up'] / 1e6:.2f}",
+            f"{summary['bytes_down'] / 1e6:.2f}",
+        )
+    if any(summary.get("simulated") for _, summary in named):
+        table.caption, table.caption_justify = SIMULATED, "left"
+    print_whole(table)
+    for name, summary in named:
+        for warning in summary.get("warnings", ()):
+            say(f"warning: {name}: {warning}")
+
+
+def show_tables(tables: Sequence[Words]) -> None:
+    """Tables of a report, as the terminal shows them."""
+    for words in tables:
+        table = Table(title=words.title, title_justify="left", caption="\n".join(words.notes), caption_justify="left")
+        for head, right in zip(words.head, words.right, strict=True):
+            table.add_column(head, justify="right" if right else "left")
+        for row in words.rows:
+            table.add_row(*map(escape, words.words(row)))
+        print_whole(table)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table with its figures unbroken, wider than the terminal where that takes it."""
+    needed = Console(width=WIDEST).measure(table).maximum
+    Console(width=max(Console().width, WIDTH, needed)).print(table)
