@@ -17,14 +17,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.runs.reader.run_directory import check_new  # noqa: E402
-
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
 from app.launch.deployment import Deployment, LocalSite, real_thing  # noqa: E402
 from app.launch.job import Job, plan  # noqa: E402
 from app.launch.rehearsal import data_path, write_shares  # noqa: E402
 from app.launch.sweep import run_here  # noqa: E402
+from app.runs.run_directory import check_new  # noqa: E402
 from app.tools.site_check import check_site  # noqa: E402
 from app.tools.terminal import Progress, exit_code, say, show_summaries  # noqa: E402
 

@@ -10,11 +10,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, str(os.cpu_count() or 1))  # nothing else runs beside it
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.data.images.encode import encode, write_features  # noqa: E402
-
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
 from app.config.compose import load  # noqa: E402
+from app.data.images.encode import encode, write_features  # noqa: E402
 from app.tools.terminal import Encoding, say  # noqa: E402
 
 EPILOG = """\

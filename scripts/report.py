@@ -12,13 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.runs.reader.reader import find, is_run
-
 import scripts.environment  # noqa: F401 - first: it says what is missing
 from app.common.errors import FedgeoError
 from app.reports import sweep_report
 from app.reports.overview import NAMES, Overview
 from app.reports.tables import FORMATS
+from app.runs.reader import find, is_run
 from app.tools.terminal import deliver, say
 
 EPILOG = """\

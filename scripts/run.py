@@ -11,8 +11,6 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from app.runs.reader.reader import OUTDATED, find  # noqa: E402
-
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.code import CONF  # noqa: E402
 from app.common.errors import FedgeoError  # noqa: E402
@@ -22,6 +20,7 @@ from app.launch.job import plan  # noqa: E402
 from app.launch.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
 from app.reports import sweep_report  # noqa: E402
 from app.reports.overview import Overview  # noqa: E402
+from app.runs.reader import OUTDATED, find  # noqa: E402
 from app.tools.terminal import Progress, deliver, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
 
 EPILOG = """\

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.runs.reader.run_directory import RunDirectory
-
 from app.config.compose import load
 from app.reports import figures, run_report
+from app.runs.run_directory import RunDirectory
 
 
 def make_run(

@@ -52,7 +52,7 @@ def of_arrays(content: RecordDict, rng: np.random.Generator, rows_may_differ: tu
                 continue
             yield f"{name}: {fault}", with_arrays(content, arrays | {name: changed})
     yield "an unknown array", with_arrays(content, arrays | {"unknown": np.zeros(2)})
-    yield "an unknown array beside", with_arrays(content, arrays | {"extra/unknown": np.zeros(2, np.float32)})
+    yield "an unknown array beside", with_arrays(content, arrays | {"auxiliary/unknown": np.zeros(2, np.float32)})
 
 
 def of_array(value: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:

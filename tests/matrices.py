@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from app.geometry.class_geometry.stiefel import random_stiefel
 from torch import Tensor
+
+from app.geometry.stiefel import random_stiefel
 
 
 def generator(seed: int) -> torch.Generator:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from app.launch.job import Job
-from app.launch.superlink import MARK, Link
+from app.launch.superlink import MARK, PrivateSuperLink
 from app.launch.workers import Silent
 from tests.conftest import ROOT
 
@@ -79,9 +79,9 @@ def kill(process: "subprocess.Popen[str]") -> Started:
 
 
 class Killer(Silent):
-    """Listens to a run and, once it has heard of round ``number``, kills processes of its SuperLink."""
+    """Listens to a run and, once it has heard of round ``number``, kills processes of its SimulationSuperLink."""
 
-    def __init__(self, link: Link, command: str = "", number: int = 0) -> None:
+    def __init__(self, link: PrivateSuperLink, command: str = "", number: int = 0) -> None:
         self.link, self.command, self.number = link, command, number
         self.killed: list[psutil.Process] = []
 

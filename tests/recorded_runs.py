@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.server.run.reply_validation import Replies
-from app.server.run.run import Server
 from flwr.app import Context, Message, RecordDict
 
 from app.grids.in_process import InProcessGrid
+from app.server.reply_validation import ReplyValidator
+from app.server.run import Server
 from tests.malformed import fresh
 from tests.running import draw_nothing, run_in_process
 
@@ -63,13 +63,13 @@ def domains(path: Path) -> Path:
 
 def _record(words: tuple[str, ...], folder: Path) -> Recorded:
     kept: list[Recorded] = []
-    begin, check, call = Server.__init__, Replies.check, InProcessGrid._call
+    begin, check, call = Server.__init__, ReplyValidator.check, InProcessGrid._call
 
     def init(self: Server, *given: Any) -> None:
         begin(self, *given)
         kept.append(Recorded(self))
 
-    def checked(self: Replies, request: Message, reply: RecordDict) -> None:
+    def checked(self: ReplyValidator, request: Message, reply: RecordDict) -> None:
         kept[0].replies.setdefault(request.metadata.message_type, []).append((request, fresh(reply)))
         check(self, request, reply)
 
@@ -81,7 +81,7 @@ def _record(words: tuple[str, ...], folder: Path) -> Recorded:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Server, "__init__", init)
-        patch.setattr(Replies, "check", checked)
+        patch.setattr(ReplyValidator, "check", checked)
         patch.setattr(InProcessGrid, "_call", called)
         draw_nothing(patch)
         run_in_process(folder, *words)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.server.run.run import run
 
 import client_app
 from app.config.compose import load
 from app.grids.in_process import InProcessGrid
 from app.reports import figures
+from app.server.run import run
 
 TIMES = ("seconds",)
 

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from app.server.run.run import OnRound, run
-
 import client_app
 from app.config.compose import load
 from app.grids.in_process import InProcessGrid
 from app.launch.deployment import LocalSite
 from app.launch.rehearsal import data_path, write_shares
+from app.server.run import OnRound, run
 from tests.eeg_files import EVENTS, make_raw, save_fif
 
 EEG = (

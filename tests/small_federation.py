@@ -57,7 +57,7 @@ class Federation:
             )
             if self.forget != "client":
                 self.states[k] = result.state
-            updates.append(Update(k, result.weights, result.extra, 1.0 if self.equal else len(self.clients[k])))
+            updates.append(Update(k, result.weights, result.auxiliary, 1.0 if self.equal else len(self.clients[k])))
         state = self.algorithm.server_state(self.weights) if self.forget == "server" else self.server
         total = self.total or len(self.clients)
         self.weights, self.server = self.algorithm.aggregate(self.weights, state, updates, total)

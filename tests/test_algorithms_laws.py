@@ -201,10 +201,10 @@ def test_a_stack_of_clients_equals_one_after_the_other(algorithm: Algorithm) -> 
     start, weights = random_weights(generator=g), random_weights(clients, generator=g)
     x = torch.randn(clients, batch, 5, generator=g, dtype=torch.float64)
     y = torch.randint(0, 3, (clients, batch), generator=g)
-    shared = algorithm.shared(algorithm.server_state(start))
-    shared = {name: torch.randn(v.shape, generator=g, dtype=v.dtype) for name, v in shared.items()}
+    auxiliary = algorithm.auxiliary(algorithm.server_state(start))
+    auxiliary = {name: torch.randn(v.shape, generator=g, dtype=v.dtype) for name, v in auxiliary.items()}
     if isinstance(algorithm, FedProto):
-        shared = {
+        auxiliary = {
             "prototype": torch.randn(3, 3, generator=g, dtype=torch.float64),
             "known": torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
         }
@@ -218,10 +218,10 @@ def test_a_stack_of_clients_equals_one_after_the_other(algorithm: Algorithm) -> 
             corrected = algorithm.correct(dict(zip(weights, gradients, strict=True)), weights, local)
         return loss.detach(), corrected
 
-    losses, directions = direction(weights, x, y, Local(start, shared, state))
+    losses, directions = direction(weights, x, y, Local(start, auxiliary, state))
     assert losses.shape == (clients, batch)
     for k in range(clients):
-        alone = Local(start, shared, {name: v[k] for name, v in state.items()})
+        alone = Local(start, auxiliary, {name: v[k] for name, v in state.items()})
         loss, one = direction({name: w[k] for name, w in weights.items()}, x[k], y[k], alone)
         torch.testing.assert_close(losses[k], loss, rtol=1e-10, atol=1e-10)
         for name in one:

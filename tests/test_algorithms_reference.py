@@ -65,7 +65,7 @@ class Reference:
         """The gradient of the added loss by the logits z."""
         return 0.0
 
-    def pull(self, theta: Array, k: int) -> Array | float:
+    def proximal_weight(self, theta: Array, k: int) -> Array | float:
         """What is added to the gradient by theta."""
         return 0.0
 
@@ -86,7 +86,7 @@ class Reference:
                     xb, yb = x[i : i + SETTINGS.batch_size], y[i : i + SETTINGS.batch_size]
                     z = xb @ theta.T
                     dz = softmax(z) - np.eye(CLASSES)[yb] + self.slope(z, xb, yb, k)
-                    gradient = dz.T @ xb / len(yb) + self.pull(theta, k) + SETTINGS.weight_decay * theta
+                    gradient = dz.T @ xb / len(yb) + self.proximal_weight(theta, k) + SETTINGS.weight_decay * theta
                     velocity = SETTINGS.momentum * velocity + gradient
                     theta = theta - SETTINGS.lr * velocity
                     steps += 1
@@ -98,7 +98,7 @@ class Reference:
 
 
 class ProxReference(Reference):
-    def pull(self, theta: Array, k: int) -> Array:
+    def proximal_weight(self, theta: Array, k: int) -> Array:
         return 0.7 * (theta - self.theta)
 
 
@@ -128,7 +128,7 @@ class OptReference(Reference):
 
 
 class ScaffoldReference(Reference):
-    def pull(self, theta: Array, k: int) -> Array:
+    def proximal_weight(self, theta: Array, k: int) -> Array:
         return self.c - self.kept.get(k, np.zeros_like(START))
 
     def after(self, theta: Array, steps: int, k: int) -> None:
@@ -145,7 +145,7 @@ class ScaffoldReference(Reference):
 
 
 class DynReference(Reference):
-    def pull(self, theta: Array, k: int) -> Array:
+    def proximal_weight(self, theta: Array, k: int) -> Array:
         return -self.kept.get(k, np.zeros_like(START)) + 0.5 * (theta - self.theta)
 
     def after(self, theta: Array, steps: int, k: int) -> None:
@@ -268,7 +268,7 @@ def test_a_state_that_stays_as_it_began_misses_the_reference(name: str, forget: 
 HOOKS = [
     (name, hook)
     for name, (algorithm, _) in METHODS.items()
-    for hook in ("loss", "tilt", "pull", "correct", "aggregate")
+    for hook in ("loss", "gradient_offset", "proximal_weight", "correct", "aggregate")
     if getattr(type(algorithm), hook) is not getattr(Algorithm, hook)
 ]
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from app.geometry.class_geometry.stiefel import distance_to_stiefel, random_stiefel, retract
 
 from app.algorithms import registry
 from app.algorithms.base import Algorithm, Update
 from app.algorithms.fedavg import FedAvg
 from app.common.errors import FedgeoError
+from app.geometry.stiefel import distance_to_stiefel, random_stiefel, retract
 from app.models.base import Weights
 from app.models.spdnet import SPDNet
 from app.training.plain import LocalSettings

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app.augmentation.augmented_set.augmented_set import BLOCK, Augmentation, AugmentedSet
-from app.geometry.class_geometry.class_geometry import Geometry, Shape, geometry
-from app.geometry.class_geometry.class_statistics import ClassStatistics, gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.augmentation.augmented_set import BLOCK, Augmentation, AugmentedSet
 from app.common.errors import FedgeoError
+from app.geometry.class_geometry import Geometry, Shape, geometry
+from app.geometry.class_statistics import ClassStatistics, gather, merge
 
 P, CLASSES = 6, 4
 

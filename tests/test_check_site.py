@@ -7,11 +7,11 @@ from typing import Any
 import mne
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_statistics import gather
 from PIL import Image
 
+from app.geometry.class_statistics import gather
 from app.tools.site_check import check_site, statistics_bytes
-from app.tools.site_findings import Findings, words
+from app.tools.site_findings import SiteFindings, words
 from scripts import check_site as script
 from scripts import deploy_local
 from tests.eeg_files import EVENTS, make_raw, save_fif
@@ -174,8 +174,8 @@ def test_nothing_is_written_beside_the_data(tmp_path: Path) -> None:
 
 
 def test_words_end_with_the_verdict() -> None:
-    assert words(Findings("/data"))[-1] == "the site can join"
-    assert words(Findings("/data", faults=["x"]))[-2:] == ["  FAULT: x", "the site cannot join yet"]
+    assert words(SiteFindings("/data"))[-1] == "the site can join"
+    assert words(SiteFindings("/data", faults=["x"]))[-2:] == ["  FAULT: x", "the site cannot join yet"]
 
 
 def test_a_rehearsal_looks_at_the_sites_data_before_it_starts(

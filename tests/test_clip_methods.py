@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.images.dataset import pool
-from app.encoders.registry.text_classifier import text_classifier
 from safetensors.torch import load_file
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.data.images.dataset import image_dataset
+from app.encoders.text_classifier import text_classifier
 from app.launch.job import plan
 from app.models.clip_adapter import Adapter
 from tests import tiny_clip
@@ -116,9 +116,9 @@ def test_zero_shot_is_one_evaluation_of_the_text_classifier(tmp_path: Path, opti
     summary = run_in_process(tmp_path / "run", *words, nodes=2)
     (line,) = rounds(tmp_path / "run")
     assert (summary["status"], line["clients"], line["train_loss"], line["bytes_up"]) == ("completed", 0, None, 0)
-    world = pool(load(" ".join(words)))
-    rows = text_classifier(world.classes, ["a photo of a {}."], tiny_clip.NAME).numpy()
-    test = world.held_out("test", None)
+    dataset = image_dataset(load(" ".join(words)))
+    rows = text_classifier(dataset.classes, ["a photo of a {}."], tiny_clip.NAME).numpy()
+    test = dataset.held_out("test", None)
     assert line["accuracy"] == pytest.approx(np.mean((test.x @ rows.T).argmax(1) == test.y))
     assert np.allclose(load_file(tmp_path / "run" / "model-final.safetensors")["linear.weight"], rows)
 

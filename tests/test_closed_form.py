@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_statistics import gather, merge
-from app.geometry.class_geometry.closed_form import ABSENT, lda, means_only, ridge, shrink
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 
 from app.common.errors import FedgeoError
+from app.geometry.class_statistics import gather, merge
+from app.geometry.closed_form import ABSENT, lda, means_only, ridge, shrink
 
 P, CLASSES = 12, 5
 

@@ -2,9 +2,6 @@
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_geometry import geometry
-from app.geometry.class_geometry.class_statistics import ClassStatistics, gather, merge
-from app.geometry.class_geometry.closed_form import ABSENT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
@@ -12,6 +9,9 @@ from sklearn.linear_model import RidgeClassifier
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.geometry.class_geometry import geometry
+from app.geometry.class_statistics import ClassStatistics, gather, merge
+from app.geometry.closed_form import ABSENT
 from app.one_shot.ccvr import CCVR, virtual
 from app.one_shot.from_statistics import FromStatistics
 from app.one_shot.lda import LDA

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
-from app.data.images.dataset import Pool, pool
 
 from app.algorithms.base import Local
 from app.algorithms.fedavg import FedAvg
+from app.augmentation.augmented_set import Augmentation, AugmentedSet
 from app.common.seeds import SHUFFLE, generator
 from app.config.compose import load
-from app.data.federated_dataset import world
+from app.data.federated_dataset import federated_dataset
+from app.data.images.dataset import ImageDataset, image_dataset
 from app.models.base import Weights
 from app.models.linear import Head
 from app.training.plain import LocalSettings, predict, train
@@ -23,7 +23,7 @@ from tests.running import rounds, run_in_process
 PLAIN = ("training=plain", "augmentation=none", "federation.rounds=3", "training.epochs=2")
 
 
-def alone(own: Pool, client: int, number: int, start: Weights, epochs: int) -> Weights:
+def alone(own: ImageDataset, client: int, number: int, start: Weights, epochs: int) -> Weights:
     """What ``client`` makes of ``start`` in round ``number``."""
     samples = own.train(client)
     data = AugmentedSet(
@@ -34,7 +34,7 @@ def alone(own: Pool, client: int, number: int, start: Weights, epochs: int) -> W
     return train(model, data, FedAvg(), Local(start), settings, generator(1, SHUFFLE, client, number)).weights
 
 
-def accuracy(own: Pool, weights: Weights) -> float:
+def accuracy(own: ImageDataset, weights: Weights) -> float:
     model = Head(64, 10)
     model.load(weights)
     test = own.held_out("test", None)
@@ -43,7 +43,7 @@ def accuracy(own: Pool, weights: Weights) -> float:
 
 def test_local_is_every_client_s_own_training_scored_on_the_common_test_set(tmp_path: Path) -> None:
     summary = run_in_process(tmp_path / "run", *PLAIN, "method=local", nodes=3)
-    own = pool(load(" ".join((*PLAIN, "method=local"))))
+    own = image_dataset(load(" ".join((*PLAIN, "method=local"))))
     fresh = Head(64, 10)
     fresh.reset(torch.Generator())
     models = {k: fresh.export() for k in range(10)}
@@ -72,7 +72,7 @@ def test_local_clients_that_skip_rounds_keep_their_models(tmp_path: Path) -> Non
 
 
 def test_centralised_holds_every_training_sample_once() -> None:
-    gathered, apart = (world(load(" ".join((*PLAIN, f"method={m}")))) for m in ("centralised", "fedavg"))
+    gathered, apart = (federated_dataset(load(" ".join((*PLAIN, f"method={m}")))) for m in ("centralised", "fedavg"))
     assert len(gathered) == 1
     every = np.concatenate([apart.train(k).x for k in range(10)])
     assert np.array_equal(gathered.train(0).x, every)
@@ -84,7 +84,7 @@ def test_centralised_is_plain_training_on_the_pooled_samples(tmp_path: Path) -> 
     run_in_process(tmp_path / "run", *PLAIN, "method=centralised")
     lines = rounds(tmp_path / "run")
     assert [line["clients"] for line in lines] == [1] * 6  # rounds x epochs
-    own = world(load(" ".join((*PLAIN, "method=centralised"))))
+    own = federated_dataset(load(" ".join((*PLAIN, "method=centralised"))))
     fresh = Head(64, 10)
     fresh.reset(torch.Generator())
     assert lines[0]["accuracy"] == pytest.approx(accuracy(own, alone(own, 0, 1, fresh.export(), epochs=1)))  # type: ignore[arg-type]

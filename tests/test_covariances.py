@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.covariances import ESTIMATORS, check_trials, covariances, recentre, zscore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyriemann.geometry.distance import distance_riemann
@@ -14,6 +13,7 @@ from pyriemann.geometry.mean import mean_riemann
 from sklearn.covariance import OAS, ledoit_wolf
 
 from app.common.errors import FedgeoError
+from app.geometry.covariances import ESTIMATORS, check_trials, covariances, recentre, zscore
 
 NAMES = ("Fz", "Cz", "C3", "C4", "Pz", "Oz")
 

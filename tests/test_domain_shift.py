@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.domain_shift import PRIOR_COUNT, fit
 
 from app.common.errors import FedgeoError
+from app.geometry.domain_shift import PRIOR_COUNT, fit
 
 
 def table(seed: int, classes: int = 6, domains: int = 4, p: int = 5, keep: float = 1.0):  # type: ignore[no-untyped-def]

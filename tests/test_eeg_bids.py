@@ -5,10 +5,10 @@ from pathlib import Path
 import mne_bids
 import numpy as np
 import pytest
-from app.data.eeg.trials.bids import eeg_bids
-from app.data.eeg.trials.folder import eeg_folder
 
 from app.common.errors import FedgeoError
+from app.data.eeg.bids import eeg_bids
+from app.data.eeg.folder import eeg_folder
 from tests.eeg_files import EVENTS, make_raw, save
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.eeg.trials.simulated import simulated
-from app.data.eeg.trials.trial_cache import cached, file_hash
-from app.data.eeg.trials.trials import Trials, check_agreement, leave_subjects_out, split_subject
 from hypothesis import given
 from hypothesis import strategies as st
 from pyriemann.estimation import Covariances
@@ -20,6 +17,9 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from app.common.errors import FedgeoError
+from app.data.eeg.simulated import simulated
+from app.data.eeg.trial_cache import cached, file_hash
+from app.data.eeg.trials import Trials, check_agreement, leave_subjects_out, split_subject
 from app.data.source import TEST, TRAIN, VAL
 
 

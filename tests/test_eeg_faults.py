@@ -5,9 +5,9 @@ from pathlib import Path
 import mne
 import numpy as np
 import pytest
-from app.data.eeg.trials.folder import eeg_folder
 
 from app.common.errors import FedgeoError
+from app.data.eeg.folder import eeg_folder
 from tests.eeg_files import CHANNELS, EVENTS, make_raw, save
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 import mne
 import numpy as np
 import pytest
-from app.data.eeg.trials.folder import eeg_folder, natural
-from app.data.eeg.trials.recording import normalise_channel
 from pyriemann.estimation import Covariances
 from pyriemann.tangentspace import TangentSpace
 from scipy.signal import butter, sosfiltfilt
@@ -16,6 +14,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 
 from app.common.errors import FedgeoError
+from app.data.eeg.folder import eeg_folder, natural
+from app.data.eeg.recording import normalise_channel
 from tests.eeg_files import CHANNELS, EVENTS, make_raw, save
 
 SORTED_CHANNELS = ("C3", "C4", "Fp1", "Oz")

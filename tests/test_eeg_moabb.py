@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.eeg.trials.folder import eeg_folder
-from app.data.eeg.trials.moabb_sets import (
+from scipy.io import savemat
+
+from app.common.errors import FedgeoError
+from app.data.eeg.folder import eeg_folder
+from app.data.eeg.moabb_sets import (
     PHYSIONETMI_CLASSES,
     PHYSIONETMI_EXCLUDED,
     WEIBO2014_CLASSES,
@@ -15,9 +18,6 @@ from app.data.eeg.trials.moabb_sets import (
     physionetmi,
     weibo2014,
 )
-from scipy.io import savemat
-
-from app.common.errors import FedgeoError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -7,17 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.images.folders.folders import ArrayImages, FileImages
-from app.data.images.published import pacs
-from app.encoders.registry.embedding_cache import Shards, embed, normalise
-from app.encoders.registry.registry import Pixels, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from app.common.errors import FedgeoError
-from app.encoders.registry import embedding_cache
+from app.data.images.folders import ArrayImages, FileImages
+from app.data.images.published import pacs
+from app.encoders.embedding_cache import Shards, embed, normalise
+from app.encoders.registry import Pixels, build, embedding_cache
 
 
 class Counted:

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.images.published import pacs
-from app.data.images.sklearn_digits import sklearn_digits
-from app.encoders.registry.registry import build
 from PIL import Image
 from sklearn.datasets import load_digits
 
 from app.common.errors import FedgeoError
-from app.encoders.registry import network, registry
+from app.data.images.published import pacs
+from app.data.images.sklearn_digits import sklearn_digits
+from app.encoders.registry import build, network, registry
 
 TINY = "fedgeo-tiny"
 

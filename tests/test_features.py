@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.images.features import features
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import FedgeoError
+from app.data.images.features import features
 from app.data.source import TEST, TRAIN, UNSET, VAL, Blocks
 
 

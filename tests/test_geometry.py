@@ -4,7 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_geometry import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.common.errors import FedgeoError
+from app.geometry.class_geometry import (
     Geometry,
     Shape,
     factor_shape,
@@ -13,11 +17,7 @@ from app.geometry.class_geometry.class_geometry import (
     similarity,
     similarity_matrix,
 )
-from app.geometry.class_geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from app.common.errors import FedgeoError
+from app.geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
 
 
 def rotation(p: int, seed: int = 0) -> np.ndarray:

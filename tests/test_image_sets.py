@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.common.errors import FedgeoError
-from app.data.images.folders import download, published
+from app.data.images import download, published
 from app.data.source import TEST, TRAIN, UNSET
 from tests.pictures import tree, write
 
@@ -169,11 +169,11 @@ def test_sets_in_domain_folders(
     source = load(tmp_path)
     assert (source.name, source.domains) == (name, domains)
     assert source.classes == tuple(named_classes(classes)) and len(source) == 4 * classes
-    extra = write(tmp_path / folders[0] / "zz_another" / "1.jpg")
+    auxiliary = write(tmp_path / folders[0] / "zz_another" / "1.jpg")
     with pytest.raises(FedgeoError, match=f"{classes + 1} classes.*zz_another"):
         load(tmp_path)
-    extra.unlink()
-    extra.parent.rmdir()
+    auxiliary.unlink()
+    auxiliary.parent.rmdir()
     (tmp_path / folders[2]).rename(tmp_path / "elsewhere")
     with pytest.raises(FedgeoError, match=f"expected .*{domains[2]}"):
         load(tmp_path)

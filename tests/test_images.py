@@ -7,7 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.images.folders.folders import (
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from app.common.errors import FedgeoError
+from app.data.images.folders import (
     ArrayImages,
     ConcatImages,
     FileImages,
@@ -16,10 +20,6 @@ from app.data.images.folders.folders import (
     open_image,
 )
 from app.data.images.sklearn_digits import sklearn_digits
-from PIL import Image
-from sklearn.datasets import load_digits
-
-from app.common.errors import FedgeoError
 from app.data.source import TEST, TRAIN, UNSET, VAL
 from tests.pictures import RED, WHITE, tree, write
 

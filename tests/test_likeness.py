@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_statistics import gather
-from app.geometry.class_geometry.similarity import LEADING, between_domains
+
+from app.geometry.class_statistics import gather
+from app.geometry.similarity import LEADING, between_domains
 
 P, CLASSES = 8, 3
 

@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from app.common.logs import log_to, told
+from app.common.logs import listening, log_to
 
 log = logging.getLogger("app.somewhere")
 
@@ -16,7 +16,7 @@ def test_each_run_has_its_own_lines(tmp_path: Path) -> None:
     log_to(tmp_path / "one")
     log.info("first")
     log_to(tmp_path / "two")
-    with told(heard.append):
+    with listening(heard.append):
         log.warning("second")
     log.info("third")
     first, second = ((tmp_path / name / "log.txt").read_text().splitlines() for name in ("one", "two"))

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from app.geometry.class_geometry.spd import KarcherMean, karcher_step, spectral, tangent_sum
-from app.geometry.class_geometry.stiefel import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyriemann.geometry.mean import mean_riemann
+from pyriemann.geometry.tangentspace import log_map_riemann
+from torch import Tensor
+
+from app.common.errors import FedgeoError
+from app.geometry.spd import KarcherMean, karcher_step, spectral, tangent_sum
+from app.geometry.stiefel import (
     distance_to_stiefel,
     lift,
     proj_avg,
@@ -17,13 +24,6 @@ from app.geometry.class_geometry.stiefel import (
     rl_avg,
     uf,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyriemann.geometry.mean import mean_riemann
-from pyriemann.geometry.tangentspace import log_map_riemann
-from torch import Tensor
-
-from app.common.errors import FedgeoError
 from tests.matrices import generator, normal
 
 SHAPES = st.sampled_from([(4, 1), (5, 3), (6, 6), (12, 7), (64, 18)])
@@ -233,10 +233,10 @@ def test_rl_avg_tends_to_the_mean_for_close_points() -> None:
     assert distances[2] < distances[1] / 5
 
 
-@pytest.mark.parametrize("tilt", [0.0, 1e-6, 1e-4])
-def test_a_mean_near_rank_loss_is_refused_by_layer_name(tilt: float) -> None:
+@pytest.mark.parametrize("gradient offset", [0.0, 1e-6, 1e-4])
+def test_a_mean_near_rank_loss_is_refused_by_layer_name(gradient_offset: float) -> None:
     w = random_stiefel(6, 3, generator(0))
-    flipped = near(w, tilt, seed=1) if tilt else w
+    flipped = near(w, gradient_offset, seed=1) if gradient_offset else w
     with pytest.raises(FedgeoError, match=r"stiefel\.0: .*cancel out.*same weights"):
         proj_avg([w, -flipped], name="stiefel.0")
     with pytest.raises(FedgeoError, match=r"stiefel\.0: .*cancel out"):

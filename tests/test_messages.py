@@ -57,9 +57,9 @@ def test_rows_that_do_not_add_up_are_refused() -> None:
 
 
 def test_weights_and_extra_are_told_apart() -> None:
-    weights, extra = {"linear.weight": torch.ones(2, 3)}, {"control/linear.weight": torch.zeros(2, 3)}
-    found, beside = messages.split_weights(messages.weights_record(weights, extra))
-    assert found.keys() == weights.keys() and beside.keys() == extra.keys()
+    weights, auxiliary = {"linear.weight": torch.ones(2, 3)}, {"control/linear.weight": torch.zeros(2, 3)}
+    found, beside = messages.split_weights(messages.weights_record(weights, auxiliary))
+    assert found.keys() == weights.keys() and beside.keys() == auxiliary.keys()
     assert torch.equal(found["linear.weight"], weights["linear.weight"])
 
 

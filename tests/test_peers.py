@@ -7,12 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
-from app.augmentation.augmented_set.fedmix import MixedSet, Mixing, SharedMeans, batch_means, pooled
-from app.data.images.dataset import pool
-from app.geometry.class_geometry.class_statistics import gather, merge
-from app.geometry.class_geometry.gaussians import Gaussians, estimate
-from app.geometry.class_geometry.gaussians import merge as merge_gaussians
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -22,8 +16,14 @@ from app.algorithms.base import Algorithm, Local, cross_entropy
 from app.algorithms.fedavg import FedAvg
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
+from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.fedmix import MixedSet, Mixing, SharedMeans, batch_means, pooled
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.data.images.dataset import image_dataset
+from app.geometry.class_statistics import gather, merge
+from app.geometry.gaussians import Gaussians, estimate
+from app.geometry.gaussians import merge as merge_gaussians
 from app.launch.job import plan
 from app.models.base import Output, Weights
 from tests.running import rounds, run_in_process
@@ -309,8 +309,8 @@ def test_fedfa_adds_as_many_samples_as_repeat_and_sends_no_covariance(tmp_path: 
     repeat = run_in_process(tmp_path / "repeat", *SHORT, "augmentation=repeat")
     assert summary["added_samples"] == repeat["added_samples"]
     assert summary["perturbation_rms"] > 0.1
-    world = pool(load(" ".join(SHORT)))
-    held = sum(len(np.unique(world.train(k).y)) for k in range(10))
+    dataset = image_dataset(load(" ".join(SHORT)))
+    held = sum(len(np.unique(dataset.train(k).y)) for k in range(10))
     each = 8 + 8 + 2 * 64 * 4  # class, count, mean and variances in float32
     weights = 3 * sum(line["bytes_up"] for line in rounds(tmp_path / "fedfa")[:1])
     assert summary["bytes_up"] == weights + held * each
@@ -319,8 +319,8 @@ def test_fedfa_adds_as_many_samples_as_repeat_and_sends_no_covariance(tmp_path: 
 def test_fedmix_sends_means_of_enough_samples(tmp_path: Path) -> None:
     options = (*SHORT, "augmentation=fedmix", "augmentation.mean_of=4", "privacy.min_count=20")
     summary = run_in_process(tmp_path / "run", *options)
-    world = pool(load(" ".join(SHORT)))
-    counts = np.stack([np.bincount(world.train(k).y, minlength=10) for k in range(10)])
+    dataset = image_dataset(load(" ".join(SHORT)))
+    counts = np.stack([np.bincount(dataset.train(k).y, minlength=10) for k in range(10)])
     told = np.where(counts >= 20, counts, 0).sum(axis=1)  # nothing is said of rarer classes
     assert (told < counts.sum(axis=1)).any()
     means = (told // 20).sum()

@@ -1,17 +1,17 @@
-"""The world of images: every kind of data by its name, and what a node asks of it."""
+"""The data set of images: every kind of data by its name, and what a node asks of it."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.images.dataset import LOADERS, load_source, pool
-from app.data.images.download import HubImages
 from PIL import Image
 
 from app.common.code import CONF
 from app.common.errors import FedgeoError
 from app.config.compose import load
-from app.data.images.folders import folders
+from app.data.images import folders
+from app.data.images.dataset import LOADERS, image_dataset, load_source
+from app.data.images.download import HubImages
 
 
 def pictures(folder: Path, number: int, seed: int) -> None:
@@ -49,34 +49,38 @@ def test_every_data_set_has_a_file_and_every_file_of_images_a_loader() -> None:
 
 
 def test_a_folder_of_sites_is_a_client_a_domain(sites: Path, tmp_path: Path) -> None:
-    world = pool(load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}"))
-    assert world.domains == ("north", "south", "west") and world.classes == ("cat", "dog")
-    assert [world.client_domain(k) for k in range(len(world))] == ["north", "south", "west"]
+    dataset = image_dataset(
+        load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}")
+    )
+    assert dataset.domains == ("north", "south", "west") and dataset.classes == ("cat", "dog")
+    assert [dataset.client_domain(k) for k in range(len(dataset))] == ["north", "south", "west"]
     for k in range(3):
-        own = world.train(k)
+        own = dataset.train(k)
         assert own.x.shape == (len(own), 64) and set(own.domain) == {k}
         assert np.allclose(np.linalg.norm(own.x, axis=1), 1, atol=1e-6)
 
 
 def test_a_domain_may_be_split_over_several_clients(sites: Path) -> None:
     options = f"experiment=domain_folder data.path={sites} encoder=pixels federation.clients=6"
-    world = pool(load(options))
-    assert [world.client_domain(k) for k in range(6)] == ["north", "north", "south", "south", "west", "west"]
-    assert np.intersect1d(world.partition.clients[0], world.partition.clients[1]).size == 0
+    dataset = image_dataset(load(options))
+    assert [dataset.client_domain(k) for k in range(6)] == ["north", "north", "south", "south", "west", "west"]
+    assert np.intersect1d(dataset.partition.clients[0], dataset.partition.clients[1]).size == 0
 
 
 def test_a_fraction_of_the_training_samples(sites: Path) -> None:
     options = f"experiment=domain_folder data.path={sites} encoder=pixels"
-    whole, half = (pool(load(f"{options} federation.fraction={share}")) for share in (1.0, 0.5))
+    whole, half = (image_dataset(load(f"{options} federation.fraction={share}")) for share in (1.0, 0.5))
     assert [len(rows) for rows in whole.partition.clients] == [28] * 3
     assert [len(rows) for rows in half.partition.clients] == [14] * 3
     assert np.array_equal(whole.split.test, half.split.test)
 
 
 def test_an_image_folder_is_split_among_clients(sites: Path) -> None:
-    world = pool(load(f"experiment=image_folder data.path={sites / 'north'} encoder=pixels federation.clients=3"))
-    assert world.classes == ("cat", "dog") and len(world) == 3
-    assert sum(len(world.train(k)) for k in range(3)) == len(world.split.train)
+    dataset = image_dataset(
+        load(f"experiment=image_folder data.path={sites / 'north'} encoder=pixels federation.clients=3")
+    )
+    assert dataset.classes == ("cat", "dog") and len(dataset) == 3
+    assert sum(len(dataset.train(k)) for k in range(3)) == len(dataset.split.train)
 
 
 @pytest.mark.parametrize("official", [False, True])
@@ -85,24 +89,24 @@ def test_features_need_no_encoder(tmp_path: Path, official: bool) -> None:
     path = saved_features(tmp_path / "made.npz", official)
     for normalise in ("l2", "none"):
         partition = "iid" if official else "domain"
-        world = pool(
+        dataset = image_dataset(
             load(
                 f"experiment=pacs data=features data.path={path} federation.fraction=1.0 encoder.normalise={normalise} "
                 f"federation.partition={partition} augmentation.step2=false"
             )
         )
-        assert world.inputs == {"dimension": 6}
-        rows = world.partition.clients[0]
-        raw = world.source.features[rows]
+        assert dataset.inputs == {"dimension": 6}
+        rows = dataset.partition.clients[0]
+        raw = dataset.source.features[rows]
         lengths = np.linalg.norm(raw, axis=1, keepdims=True) if normalise == "l2" else 1
-        assert np.allclose(world.train(0).x, raw / lengths, atol=1e-6)
-        assert "encoder" not in world.facts(0)
-    assert world.domains == (("made",) if official else ("a", "b"))
+        assert np.allclose(dataset.train(0).x, raw / lengths, atol=1e-6)
+        assert "encoder" not in dataset.facts(0)
+    assert dataset.domains == (("made",) if official else ("a", "b"))
 
 
 def test_nodes_that_encode_differently_are_told_apart(sites: Path) -> None:
     facts = [
-        pool(load(f"experiment=domain_folder data.path={sites} encoder=pixels {more}")).facts(0)
+        image_dataset(load(f"experiment=domain_folder data.path={sites} encoder=pixels {more}")).facts(0)
         for more in ("", "encoder.size=4", "encoder.normalise=none", "seed=2")
     ]
     assert facts[0] == facts[3]
@@ -127,7 +131,7 @@ def test_nodes_that_encode_differently_are_told_apart(sites: Path) -> None:
 )
 def test_what_cannot_be_had_is_told(overrides: str, message: str) -> None:
     with pytest.raises(FedgeoError, match=message):
-        pool(load(overrides))
+        image_dataset(load(overrides))
 
 
 def test_a_published_split_takes_its_beta_from_the_federation(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_a_published_split_takes_its_beta_from_the_federation(tmp_path: Path) ->
     config = load(f"{options} federation.beta=0.5")
     assert len(load_source(config.data, config.federation)) == 16
     with pytest.raises(FedgeoError, match=r"Office-Home-0\.1"):
-        pool(load(f"{options} federation.beta=0.1"))
+        image_dataset(load(f"{options} federation.beta=0.1"))
 
 
 def parquet(folder: Path, shift: int) -> Path:
@@ -166,9 +170,11 @@ def test_a_second_run_reads_no_image_of_a_hugging_face_set(tmp_path: Path, monke
     options = f"experiment=tiny_imagenet {encoder} federation.clients=1 federation.partition=iid data.val_fraction=0"
 
     def means(seed: int) -> np.ndarray:
-        """A seed of its own makes a world of its own, which loads the data set anew."""
-        world = pool(load(f"{options} data.path={tmp_path / 'tiny'} cache_dir={tmp_path / 'cache'} seed={seed}"))
-        return np.sort(world.train(0).x.mean(1) * 255)
+        """A seed of its own makes a data set of its own, which loads the data set anew."""
+        dataset = image_dataset(
+            load(f"{options} data.path={tmp_path / 'tiny'} cache_dir={tmp_path / 'cache'} seed={seed}")
+        )
+        return np.sort(dataset.train(0).x.mean(1) * 255)
 
     parquet(tmp_path / "tiny", 0)
     assert np.allclose(means(1), np.arange(12) * 20, atol=1e-3)
@@ -181,9 +187,11 @@ def test_a_second_run_reads_no_image_of_a_hugging_face_set(tmp_path: Path, monke
 
 
 def test_a_client_encodes_its_own_images_alone(sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = pool(load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}"))
+    dataset = image_dataset(
+        load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}")
+    )
     opened: list[Path] = []
     monkeypatch.setattr(folders, "open_image", lambda path, name: opened.append(path) or Image.open(path))
-    world.train(1)
-    assert isinstance(world.source.images, folders.FileImages)
-    assert sorted(opened) == sorted(world.source.images.paths[row] for row in world.partition.clients[1])
+    dataset.train(1)
+    assert isinstance(dataset.source.images, folders.FileImages)
+    assert sorted(opened) == sorted(dataset.source.images.paths[row] for row in dataset.partition.clients[1])

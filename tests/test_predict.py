@@ -12,15 +12,15 @@ import mne
 import numpy as np
 import pytest
 import torch
-from app.data.eeg.trials.dataset import Subjects, subjects
-from app.data.images.dataset import pool
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from scipy.special import softmax
 
 from app.config.compose import load
-from app.geometry.class_geometry import covariances
+from app.data.eeg.dataset import EegDataset, eeg_dataset
+from app.data.images.dataset import image_dataset
+from app.geometry import covariances
 from app.tools.predict import load_model
 from scripts import predict as script
 from tests.eeg_files import CHANNELS, make_raw, save
@@ -62,17 +62,17 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_images_and_their_embeddings_score_as_the_run_did(
     digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world = pool(load((f"run_dir={digits}",)))
-    test = world.split.test
-    assert world.source.images is not None
+    dataset = image_dataset(load((f"run_dir={digits}",)))
+    test = dataset.split.test
+    assert dataset.source.images is not None
     for row in test:
-        world.source.images[int(row)].save(tmp_path / f"{row:04d}.png")
-    np.save(tmp_path / "test.npy", 3 * world.features(test))  # lengths are normalised away
+        dataset.source.images[int(row)].save(tmp_path / f"{row:04d}.png")
+    np.save(tmp_path / "test.npy", 3 * dataset.features(test))  # lengths are normalised away
     model = digits / "model-final.safetensors"
     images, _ = predictions(capsys, model, tmp_path)
     embedded, note = predictions(capsys, model, tmp_path / "test.npy")
     assert [row["sample"] for row in images] == [f"{row:04d}.png" for row in sorted(test)]
-    true = world.source.labels[test]
+    true = dataset.source.labels[test]
     correct = np.mean([int(row["prediction"]) == label for row, label in zip(embedded, true, strict=True)])
     assert math.isclose(correct, rounds(digits)[-1]["accuracy"])
     by_name = {row["sample"]: row["prediction"] for row in images}
@@ -211,11 +211,11 @@ def test_recordings_are_processed_as_in_training(
     """Against the model on covariances computed here, from trials as the training data were read."""
     told, notes = predictions(capsys, eeg(name), recordings)
     words = [*EEG, f"data.path={recordings}", "method=projavg"]
-    world = subjects(load(" ".join(words)))
-    assert isinstance(world, Subjects)
+    dataset = eeg_dataset(load(" ".join(words)))
+    assert isinstance(dataset, EegDataset)
     trained = load_model(eeg(name))
     expected = []
-    for trials in world.trials:
+    for trials in dataset.trials:
         found = covariances.covariances(trials.trials, "oas")  # the preset's estimator
         x = found if name == "plain" else covariances.recentre(found)
         with torch.no_grad():

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_geometry import Geometry
-from app.geometry.class_geometry.class_statistics import ClassStatistics
 
 from app import messages
 from app.common.errors import FedgeoError
+from app.geometry.class_geometry import Geometry
+from app.geometry.class_statistics import ClassStatistics
 from tests.transcript import Transcript, leak_and_stop, transcript
 
 P, CLASSES = 64, 5
@@ -177,13 +177,13 @@ def test_the_prototype_of_one_sample_is_its_representation(
     leak, stop = leak_and_stop(tmp_path, *options, *words)
     said = leak.one(messages.TRAIN, 0).said
     representation = said["linear.weight"] @ held[0][2][0] + said["linear.bias"]
-    assert said["extra/count"].tolist() == [60, 60, 1, 0, 0] and equal(said["extra/sum"][2], representation)
+    assert said["auxiliary/count"].tolist() == [60, 60, 1, 0, 0] and equal(said["auxiliary/sum"][2], representation)
     for line in stop.of(messages.TRAIN):
-        assert set(line.said["extra/count"] % 10) == {0} and not line.said["extra/sum"][2:4].any()
+        assert set(line.said["auxiliary/count"] % 10) == {0} and not line.said["auxiliary/sum"][2:4].any()
     sent = list(stop.of(messages.TRAIN, 0))[-1].asked
-    assert sent["extra/known"].tolist() == [1, 1, 0, 0, 0]  # 30 samples of class 4 are not 50
+    assert sent["auxiliary/known"].tolist() == [1, 1, 0, 0, 0]  # 30 samples of class 4 are not 50
     told = list(leak.of(messages.TRAIN, 0))[-1].asked
-    assert told["extra/known"].all()
+    assert told["auxiliary/known"].all()
 
 
 def change(said: Transcript, client: int) -> tuple[np.ndarray, np.ndarray]:

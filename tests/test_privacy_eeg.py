@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.eeg.trials.dataset import Subjects
-from app.geometry.class_geometry.spd import spectral
 
 from app import messages
 from app.common.errors import FedgeoError
+from app.data.eeg.dataset import EegDataset
 from app.data.federated_dataset import Samples
+from app.geometry.spd import spectral
 from tests.transcript import Transcript, leak_and_stop, transcript
 
 RUN = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=80", "federation.rounds=1")
@@ -19,9 +19,9 @@ RUN = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=80", "fe
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
     """The only trial of class 1 that client 0 has, (c, c), once it is read; its trials of class 0 are as they were."""
-    whole, kept = Subjects.train, list[np.ndarray]()
+    whole, kept = EegDataset.train, list[np.ndarray]()
 
-    def train(self: Subjects, client: int) -> Samples:
+    def train(self: EegDataset, client: int) -> Samples:
         found = whole(self, client)
         if client != 0:
             return found
@@ -29,7 +29,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
         kept.append(found.x[rows[-1]])
         return Samples(found.x[rows], found.y[rows], found.domain[rows])
 
-    monkeypatch.setattr(Subjects, "train", train)
+    monkeypatch.setattr(EegDataset, "train", train)
     return kept
 
 
@@ -47,12 +47,12 @@ def trial_of_class_one(said: Transcript) -> np.ndarray:
     """From the first gradient, at weights of zero: a class's row is half of all vectors less its own."""
     tangent = list(said.of(messages.SUMS, 0))
     gradient = next(line for line in tangent if "weight" in line.asked)
-    everything = [line for line in tangent if line.said.keys() == {"sum", "count"}][-1].said["sum"]
+    whole_dataset = [line for line in tangent if line.said.keys() == {"sum", "count"}][-1].said["sum"]
     mean = torch.from_numpy(gradient.asked["mean"])
     rows, columns = np.triu_indices(len(mean))
     own = np.zeros(mean.shape)
     own[rows, columns] = -gradient.said["weight"][1] / np.where(rows == columns, 1, np.sqrt(2))
-    own = own + np.triu(own, 1).T + everything / 2
+    own = own + np.triu(own, 1).T + whole_dataset / 2
     root = spectral(mean, torch.sqrt)
     return (root @ spectral(torch.from_numpy(own), torch.exp) @ root).numpy()
 

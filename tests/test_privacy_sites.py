@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_statistics import ClassStatistics
 
 from app import messages
 from app.common.errors import FedgeoError
 from app.config.privacy import RESEARCH, effective, read_policy, stricter
 from app.config.schema import Privacy
 from app.data.federated_dataset import Samples
-from app.data.policy_view import withheld
+from app.data.policy_view import policy_view
+from app.geometry.class_statistics import ClassStatistics
 from app.launch.deployment import LocalSite
 from tests.sites import audit, own_output, run_over_sites
 from tests.test_site import told
@@ -204,7 +204,7 @@ def test_subtraction_of_two_runs_is_not_prevented(tmp_path: Path) -> None:
 
 
 class Labels:
-    """A world of one client with these labels to train on and to be tested on."""
+    """A data set of one client with these labels to train on and to be tested on."""
 
     classes, domains, inputs, central = ("a", "b"), ("here",), {"dimension": 1}, False
 
@@ -222,7 +222,7 @@ class Labels:
 def test_the_same_test_samples_are_told_of_in_every_round_and_drawn_at_random() -> None:
     policy = read_policy(None)
     inner: Any = Labels([0] * 30 + [1] * 9, [0] * 58 + [1] * 30)
-    first, again, other = (withheld(inner, policy, seed).held_out("test", 0) for seed in (1, 1, 2))
+    first, again, other = (policy_view(inner, policy, seed).held_out("test", 0) for seed in (1, 1, 2))
     assert len(first) == 50 and set(first.y) == {0}
     assert np.array_equal(first.x, again.x) and not np.array_equal(first.x, other.x)
-    assert withheld(inner, RESEARCH, 1) is inner
+    assert policy_view(inner, RESEARCH, 1) is inner

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from app.config.compose import load
 from app.config.schema import Federation
 from app.grids import retrying
-from app.grids.retrying import Reaching
+from app.grids.retrying import RetryingGrid
 
 
 class Clock:
@@ -98,7 +98,7 @@ LOST = Error(ErrorCode.NODE_UNAVAILABLE, "the node is gone")
 def ask(network: Network, rules: Federation, timeout: float = 100.0) -> dict[int, bool]:
     """Node -> whether it gave a good answer; nodes without any reply are left out."""
     requests = [Message(RecordDict(), node, "query.hello") for node in (1, 2, 3)]
-    replies = Reaching(network, rules).send_and_receive(requests, timeout=timeout)
+    replies = RetryingGrid(network, rules).send_and_receive(requests, timeout=timeout)
     return {reply.metadata.src_node_id: not reply.has_error() for reply in replies}
 
 
@@ -192,5 +192,5 @@ def test_nobody_there_ends_with_the_deadline(clock: Clock) -> None:
     [(0.0, 2, 3, 3), (0.34, 2, 3, 2), (0.9, 2, 3, 2), (0.9, 5, 3, 3), (0.5, 1, 1, 1), (1.0, 1, 4, 1)],
 )
 def test_how_many_are_enough(max_failures: float, min_nodes: int, asked: int, enough: int, clock: Clock) -> None:
-    grid = Reaching(Network(clock, lambda *_: True, at_once), federation(max_failures, min_nodes))
+    grid = RetryingGrid(Network(clock, lambda *_: True, at_once), federation(max_failures, min_nodes))
     assert grid.enough(asked) == enough

@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from app.runs.reader.reader import find, flatten, read
 from scipy import stats
 
 from app.common.errors import FedgeoError
@@ -20,6 +19,7 @@ from app.reports.arms import arms, pairs, show
 from app.reports.overview import Overview
 from app.reports.paper_layouts import LAYOUTS, Layout, spots
 from app.reports.paper_tables import as_table, reproduced
+from app.runs.reader import find, flatten, read
 from scripts import report as script
 from tests.made_runs import make_run
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
-from app.augmentation.augmented_set.equal_steps import planned_counts
-from app.geometry.class_geometry.class_geometry import Geometry, geometry
-from app.geometry.class_geometry.class_statistics import ClassStatistics, gather, merge
-from app.geometry.class_geometry.domain_shift import Transfer, check_shift, transfer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.equal_steps import planned_counts
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.geometry.class_geometry import Geometry, geometry
+from app.geometry.class_statistics import ClassStatistics, gather, merge
+from app.geometry.domain_shift import Transfer, check_shift, transfer
 
 P, CLASSES, DOMAINS = 5, 4, 3
 NAMES = ("a", "a", "b", "c")  # the domain of each client
@@ -108,9 +108,9 @@ def test_an_absent_class_is_anchored_at_its_centre_in_every_domain() -> None:
 def test_step_two_translates_into_the_prototypes_domain_and_falls_back_on_the_prototype() -> None:
     x, y = site(0)
     plain, more = augmented(0), augmented(0, step2=True, per_prototype=6)
-    extra = drawn(more, 0)[len(drawn(plain, 0)) :]  # class 0: client 2 of domain 1 holds it too
-    found = nearest(extra, x[y == 0], 0)
-    assert len(extra) == 6 and set(found[:, 0]) == {1.0} and found[:, 1].max() < 2e-3
+    auxiliary = drawn(more, 0)[len(drawn(plain, 0)) :]  # class 0: client 2 of domain 1 holds it too
+    found = nearest(auxiliary, x[y == 0], 0)
+    assert len(auxiliary) == 6 and set(found[:, 0]) == {1.0} and found[:, 1].max() < 2e-3
     lent = drawn(more, 3)[len(drawn(plain, 3)) :]  # not held: client 3's mean
     other, labels = site(3)
     np.testing.assert_allclose(lent, np.tile(other[labels == 3].mean(0), (6, 1)), rtol=1e-5)

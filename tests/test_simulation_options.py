@@ -10,7 +10,7 @@ import torch
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.launch.job import Job, gpus, plan
-from app.launch.simulation import SuperLink, simulated
+from app.launch.simulation import SimulationSuperLink, simulated
 from app.launch.sweep import run_on_superlink
 from app.launch.workers import Outcome
 from scripts import run
@@ -36,7 +36,7 @@ def test_without_a_gpu_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_run_joins_no_ray_cluster_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "somebody:6379")
-    alone, attached = SuperLink(), SuperLink("127.0.0.1:6380")
+    alone, attached = SimulationSuperLink(), SimulationSuperLink("127.0.0.1:6380")
     try:
         assert alone.environment()["RAY_ADDRESS"] == "local"
         assert attached.environment()["RAY_ADDRESS"] == "127.0.0.1:6380"

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.data.images.folders.folders import image_folder
 from safetensors.numpy import load_file
 
 import client_app
@@ -17,7 +16,8 @@ from app.common.code import code_hash
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.config.node_config import Refusal, Site, check_run, check_words
-from app.data.site_dataset import local_config, site_world
+from app.data.images.folders import image_folder
+from app.data.site_dataset import local_config, site_dataset
 from app.grids.cohort import CohortGrid
 from app.grids.in_process import InProcessGrid
 from app.launch.deployment import LocalSite
@@ -176,19 +176,19 @@ def test_what_the_run_says_of_paths_is_not_read(sites: list[LocalSite], tmp_path
 def test_labels_are_agreed_by_name(dealt: list[LocalSite]) -> None:
     config = load(["experiment=quickstart", "engine=deployment"])
     agreed = tuple(str(digit) for digit in (7, 1, 9, 0, 2, 3, 4, 5, 6, 8))
-    world = site_world(config, site_of(dealt[0]), agreed)
+    dataset = site_dataset(config, site_of(dealt[0]), agreed)
     source = image_folder(dealt[0].data)
-    parts = [world.train(3), world.held_out("val", 3), world.held_out("test", 3)]
+    parts = [dataset.train(3), dataset.held_out("val", 3), dataset.held_out("test", 3)]
     named = sorted(agreed[label] for part in parts for label in part.y)
     assert named == sorted(source.classes[label] for label in source.labels)
-    own = site_world(config, site_of(dealt[0]))
+    own = site_dataset(config, site_of(dealt[0]))
     assert [own.classes[label] for label in own.train(0).y] == [agreed[label] for label in parts[0].y]
     np.testing.assert_array_equal(own.train(0).x, parts[0].x)
 
 
 def test_a_class_that_the_run_does_not_know_is_refused(dealt: list[LocalSite]) -> None:
     with pytest.raises(Refusal, match="the run's classes lack"):
-        site_world(load(["experiment=quickstart", "engine=deployment"]), site_of(dealt[0]), ("0", "1"))
+        site_dataset(load(["experiment=quickstart", "engine=deployment"]), site_of(dealt[0]), ("0", "1"))
 
 
 def test_the_number_of_a_site_follows_its_name_not_the_order_of_connecting(
@@ -366,7 +366,7 @@ def test_a_name_that_two_nodes_took_is_nobodys_later_either(sites: list[LocalSit
         return found
 
     inner.get_node_ids = connect  # type: ignore[method-assign]
-    grid.gather(Agreed("0" * 16, code_hash()), least=2, deadline=60)
+    grid.gather(Agreed("0" * 16, code_hash()), smallest_reported=2, deadline=60)
     assert list(grid.names.values()) == ["site-2", "site-3"]
 
 

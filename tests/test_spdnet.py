@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from app.geometry.class_geometry.stiefel import distance_to_stiefel, proj_avg, project, random_stiefel, retract, rl_avg
 from torch import Tensor
 from torch.func import functional_call
 
 from app.common.errors import FedgeoError
+from app.geometry.stiefel import distance_to_stiefel, proj_avg, project, random_stiefel, retract, rl_avg
 from app.models.spdnet import SPDNet, bimap
 from tests.matrices import covariances, differences, generator, normal, with_eigenvalues
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from app.geometry.class_geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.common.errors import FedgeoError
+from app.geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
 
 
 def pooled(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
-from app.augmentation.augmented_set.equal_steps import planned_counts, planned_steps
-from app.data.images.dataset import pool
-from app.geometry.class_geometry.class_geometry import geometry
-from app.geometry.class_geometry.class_statistics import gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import app.client.node
+from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.equal_steps import planned_counts, planned_steps
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.data.images.dataset import image_dataset
+from app.geometry.class_geometry import geometry
+from app.geometry.class_statistics import gather, merge
 from tests.running import rounds, run_in_process
 
 SHORT = ("training=plain", "federation.rounds=1", "training.epochs=3", "augmentation.target=30")
@@ -102,8 +102,8 @@ def test_every_arm_takes_the_steps_of_the_augmented_one(tmp_path: Path, taken: l
         taken.clear()
     run_in_process(tmp_path / "none-own", *SHORT, "augmentation=none")
     assert taken != augmented
-    world = pool(load(" ".join(SHORT)))
-    assert taken[:10] == [3 * -(-len(world.train(k)) // 64) for k in range(10)]
+    dataset = image_dataset(load(" ".join(SHORT)))
+    assert taken[:10] == [3 * -(-len(dataset.train(k)) // 64) for k in range(10)]
 
 
 def test_the_augmented_arm_itself_does_not_change(tmp_path: Path) -> None:

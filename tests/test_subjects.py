@@ -1,4 +1,4 @@
-"""The world of EEG: who holds which subjects, what is held out, and that nothing of it reaches the training."""
+"""The data set of EEG: who holds which subjects, what is held out, and that nothing of it reaches the training."""
 
 import json
 from collections.abc import Sequence
@@ -6,30 +6,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.eeg.trials.dataset import Subjects, subjects
 from pyriemann.geometry.mean import mean_riemann
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
-from app.data.federated_dataset import Samples, world
-from app.data.pooled_dataset import Gathered
+from app.data.eeg.dataset import EegDataset, eeg_dataset
+from app.data.federated_dataset import Samples, federated_dataset
+from app.data.pooled_dataset import PooledDataset
 from app.data.source import TEST, TRAIN, VAL
-from app.geometry.class_geometry import covariances
+from app.geometry import covariances
 from tests.eeg_files import make_raw, save
 
 SIMULATED = ("experiment=eeg_demo", "data.subjects=5", "data.trials_per_class=10")
 EVENTS = "data.events={left_hand: T1, right_hand: T2}"
 
 
-def simulated(*overrides: str) -> Subjects:
-    return subjects(load([*SIMULATED, *overrides]))
+def simulated(*overrides: str) -> EegDataset:
+    return eeg_dataset(load([*SIMULATED, *overrides]))
 
 
-def folder(path: Path, *overrides: str) -> Subjects:
-    return subjects(load(["experiment=eeg_folder", f"data.path={path}", EVENTS, "model.hidden=[2]", *overrides]))
+def folder(path: Path, *overrides: str) -> EegDataset:
+    return eeg_dataset(load(["experiment=eeg_folder", f"data.path={path}", EVENTS, "model.hidden=[2]", *overrides]))
 
 
-def every(found: Subjects, part: str) -> list[Samples]:
+def every(found: EegDataset, part: str) -> list[Samples]:
     return [found.train(k) if part == "train" else found.held_out(part, k) for k in range(len(found))]
 
 
@@ -96,7 +96,7 @@ def test_what_is_held_out_cannot_change_what_is_trained_on(monkeypatch: pytest.M
         result[other.split[subject] != TRAIN] *= 50
         return result
 
-    other = Subjects(**{k: v for k, v in vars(simulated()).items() if k != "_inputs"})
+    other = EegDataset(**{k: v for k, v in vars(simulated()).items() if k != "_inputs"})
     monkeypatch.setattr(covariances, "covariances", spoilt)
     after = every(other, "train")
     assert all(np.array_equal(a, b.x) for a, b in zip(before, after, strict=True))
@@ -134,8 +134,8 @@ def test_another_seed_splits_otherwise() -> None:
 
 
 def test_gathered_holds_all_training_trials_once() -> None:
-    gathered, apart = world(load([*SIMULATED, "method=centralised"])), simulated()
-    assert isinstance(gathered, Gathered) and len(gathered) == 1
+    gathered, apart = federated_dataset(load([*SIMULATED, "method=centralised"])), simulated()
+    assert isinstance(gathered, PooledDataset) and len(gathered) == 1
     for part in ("train", "val", "test"):
         own = gathered.train(0) if part == "train" else gathered.held_out(part, 0)
         assert rows([own]) == rows(every(apart, part))
@@ -203,5 +203,5 @@ def test_an_average_reference_cannot_be_recentred_into_full_rank_but_is_kept(tmp
 )
 def test_faults_name_their_key_or_subject(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(FedgeoError, match=message) as caught:
-        subjects(load(["experiment=eeg_demo", *overrides]))
+        eeg_dataset(load(["experiment=eeg_demo", *overrides]))
     assert "\n" not in str(caught.value)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from app.runs.reader.reader import OUTDATED, find
 
 from app.common.errors import FedgeoError
 from app.launch import sweep as sweeps
@@ -18,6 +17,7 @@ from app.launch.job import Job
 from app.launch.simulation import MARK
 from app.launch.sweep import LOCK, locked, plan_sweep, run_sweep
 from app.launch.workers import Outcome
+from app.runs.reader import OUTDATED, find
 from scripts import report, run
 from tests.conftest import ROOT
 from tests.made_runs import make_run

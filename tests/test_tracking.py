@@ -10,7 +10,7 @@ from PIL import Image
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
-from app.runs.reader import tracking
+from app.runs import tracking
 from tests.made_runs import make_run
 
 

@@ -8,10 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app.augmentation.augmented_set.augmented_set import Augmentation, AugmentedSet
-from app.augmentation.augmented_set.fedmix import MixedSet, Mixing, SharedMeans
-from app.geometry.class_geometry.class_geometry import geometry
-from app.geometry.class_geometry.class_statistics import gather, merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -27,11 +23,15 @@ from app.algorithms.fedprox import FedProx
 from app.algorithms.local_only import LocalOnly
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
+from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.fedmix import MixedSet, Mixing, SharedMeans
 from app.common.errors import FedgeoError
+from app.geometry.class_geometry import geometry
+from app.geometry.class_statistics import gather, merge
 from app.models.base import Weights
 from app.models.linear import Head
 from app.training import cohort, plain
-from app.training.cohort import Member, chunk_size
+from app.training.cohort import CohortClient, chunk_size
 from app.training.plain import LocalResult, LocalSettings
 from app.training.samples import TensorSet
 
@@ -111,17 +111,17 @@ def local(algorithm: Algorithm, k: int, dtype: torch.dtype, *, first: bool = Fal
     """What client k begins with: in a later round, state and shared tensors that are not zero."""
     start = weights(dtype, seed=100 + k if isinstance(algorithm, LocalOnly) else 1)
     inner = algorithm.base if isinstance(algorithm, Mixing) else algorithm
-    shared: Weights = {}
+    auxiliary: Weights = {}
     if isinstance(inner, Scaffold):
-        shared = weights(dtype, seed=3)
+        auxiliary = weights(dtype, seed=3)
     if isinstance(inner, FedProto) and not first:
         g = torch.Generator().manual_seed(4)
-        shared = {
+        auxiliary = {
             "prototype": torch.randn(C, C, generator=g, dtype=dtype),
             "known": torch.tensor([1.0, 0, 1, 1], dtype=dtype),
         }
     stateful = bool(algorithm.client_state(start)) and not first
-    return Local(start, shared, weights(dtype, seed=10 + k) if stateful else {})
+    return Local(start, auxiliary, weights(dtype, seed=10 + k) if stateful else {})
 
 
 def order(k: int) -> torch.Generator:
@@ -140,7 +140,7 @@ def one_by_one(
 def together(
     sets: Sequence[Any], algorithm: Algorithm, chosen: LocalSettings, locals_: Sequence[Local]
 ) -> list[LocalResult]:
-    found = cohort.train([Member(d, locals_[k], order(k)) for k, d in enumerate(sets)], algorithm, chosen)
+    found = cohort.train([CohortClient(d, locals_[k], order(k)) for k, d in enumerate(sets)], algorithm, chosen)
     return [result for result in found if isinstance(result, LocalResult)]
 
 
@@ -149,7 +149,12 @@ def assert_same(ours: Sequence[LocalResult], reference: Sequence[LocalResult], t
     for a, b in zip(ours, reference, strict=True):
         assert a.steps == b.steps
         assert a.loss == pytest.approx(b.loss, rel=tolerance)
-        for tree, other in ((a.weights, b.weights), (a.extra, b.extra), (a.state, b.state), (a.moments, b.moments)):
+        for tree, other in (
+            (a.weights, b.weights),
+            (a.auxiliary, b.auxiliary),
+            (a.state, b.state),
+            (a.moments, b.moments),
+        ):
             assert tree.keys() == other.keys()
             for key, value in other.items():
                 assert tree[key].dtype == value.dtype
@@ -201,7 +206,7 @@ def test_unequal_counts_and_steps(
 def test_a_member_has_its_own_number_of_steps() -> None:
     sets, own = tensors(SIZES, np.float64), [5, None, 1, 40, None]
     begun = [local(FedAvg(), k, torch.float64) for k in range(len(sets))]
-    members = [Member(d, begun[k], order(k), steps=own[k]) for k, d in enumerate(sets)]
+    members = [CohortClient(d, begun[k], order(k), steps=own[k]) for k, d in enumerate(sets)]
     ours = cohort.train(members, FedAvg(), SETTINGS)
     reference = [
         plain.train(Head(P, C).double(), d, FedAvg(), begun[k], replace(SETTINGS, steps=own[k]), order(k))
@@ -237,7 +242,7 @@ def test_momentum_goes_on_from_kept_moments() -> None:
     begun = [local(FedAvg(), k, torch.float64) for k in range(3)]
     earlier = [weights(torch.float64, seed=70 + k) for k in range(2)] + [{}]  # the last one starts afresh
     moments = [{f"{key}/momentum_buffer": v for key, v in tree.items()} for tree in earlier]
-    members = [Member(d, begun[k], order(k), moments[k]) for k, d in enumerate(sets)]
+    members = [CohortClient(d, begun[k], order(k), moments[k]) for k, d in enumerate(sets)]
     reference = [
         plain.train(Head(P, C).double(), d, FedAvg(), begun[k], SETTINGS, order(k), moments[k])
         for k, d in enumerate(sets)
@@ -250,7 +255,7 @@ def test_momentum_goes_on_from_kept_moments() -> None:
 def test_the_company_changes_a_result_by_rounding_at_most(algorithm: Algorithm, tolerance: float) -> None:
     sets = tensors(SIZES, np.float64)
     begun = [local(algorithm, k, torch.float64) for k in range(len(sets))]
-    alone = cohort.train([Member(sets[2], begun[2], order(2))], algorithm, SETTINGS)
+    alone = cohort.train([CohortClient(sets[2], begun[2], order(2))], algorithm, SETTINGS)
     ours = together(sets, algorithm, SETTINGS, begun)[2:3]
     assert_same(ours, [r for r in alone if isinstance(r, LocalResult)], tolerance)
 
@@ -284,15 +289,15 @@ def test_training_leaves_what_it_was_given_alone() -> None:
 
 @dataclass(frozen=True)
 class Leaning(Algorithm):
-    """A tilt that is one number, and a pull that is a whole one, of any method's own class."""
+    """A gradient offset that is one number, and a proximal weight that is a whole one, of any method's own class."""
 
-    pull: int = 1  # type: ignore[assignment]
+    proximal_weight: int = 1  # type: ignore[assignment]
 
-    def tilt(self, local: Local) -> Weights:
+    def gradient_offset(self, local: Local) -> Weights:
         return {key: torch.tensor(0.25, dtype=value.dtype) for key, value in local.start.items()}
 
 
-def test_a_tilt_is_broadcast_and_numbers_may_be_whole() -> None:
+def test_a_gradient_offset_is_broadcast_and_numbers_may_be_whole() -> None:
     sets, chosen = tensors(SIZES, np.float64), replace(SETTINGS, weight_decay=0, lr=1)
     begun = [local(Leaning(), k, torch.float64) for k in range(len(sets))]
     assert_same(together(sets, Leaning(), chosen, begun), one_by_one(sets, Leaning(), chosen, begun), 1e-10)
@@ -306,7 +311,9 @@ def test_samples_and_weights_may_lie_in_any_order() -> None:
         {key: value.T.contiguous().T if value.ndim == 2 else value for key, value in tree.items()}
         for tree in (straight, moments)
     )
-    member = Member(odd, Local(turned), order(0), {f"{key}/momentum_buffer": value for key, value in kept.items()})
+    member = CohortClient(
+        odd, Local(turned), order(0), {f"{key}/momentum_buffer": value for key, value in kept.items()}
+    )
     (ours,) = cohort.train([member], FedProx(), SETTINGS)
     member = replace(member, data=plainly, local=Local(straight))
     reference = plain.train(
@@ -324,7 +331,7 @@ def test_a_client_whose_loss_is_not_finite_leaves_the_others_be() -> None:
     begun = [local(FedAvg(), k, torch.float64) for k in range(len(sets))]
     reference = together(sets, FedAvg(), SETTINGS, begun)
     sets[2].x[5, 0] = float("nan")
-    results = cohort.train([Member(d, begun[k], order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS)
+    results = cohort.train([CohortClient(d, begun[k], order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS)
     assert isinstance(results[2], FloatingPointError)
     assert "not finite" in str(results[2])
     others = [r for r in results if isinstance(r, LocalResult)]
@@ -335,7 +342,7 @@ def test_a_client_with_a_label_outside_the_classes_leaves_the_others_be() -> Non
     sets = tensors(SIZES)
     sets[1].y[0] = C
     results = cohort.train(
-        [Member(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
+        [CohortClient(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
     )
     assert [type(r) for r in results] == [LocalResult, IndexError, *[LocalResult] * 3]
 
@@ -343,7 +350,7 @@ def test_a_client_with_a_label_outside_the_classes_leaves_the_others_be() -> Non
 def test_a_client_whose_momentum_has_another_shape_leaves_the_others_be() -> None:
     sets = tensors((9, 5, 4))
     kept = [{}, {"linear.weight/momentum_buffer": torch.zeros(C - 2, P)}, {}]
-    members = [Member(d, local(FedAvg(), k, torch.float32), order(k), kept[k]) for k, d in enumerate(sets)]
+    members = [CohortClient(d, local(FedAvg(), k, torch.float32), order(k), kept[k]) for k, d in enumerate(sets)]
     results = cohort.train(members, FedAvg(), SETTINGS)
     assert [type(r) for r in results] == [LocalResult, RuntimeError, LocalResult]
 
@@ -351,7 +358,7 @@ def test_a_client_whose_momentum_has_another_shape_leaves_the_others_be() -> Non
 def test_a_client_without_samples_leaves_the_others_be() -> None:
     sets = tensors((9, 0, 4))
     results = cohort.train(
-        [Member(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
+        [CohortClient(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
     )
     assert isinstance(results[1], FedgeoError)
     assert "no training samples" in str(results[1])
@@ -372,7 +379,7 @@ class Moody(Algorithm):
 def test_a_client_whose_last_step_of_the_method_fails_leaves_the_others_be() -> None:
     sets = tensors((4, 9, 5))
     results = cohort.train(
-        [Member(d, local(Moody(), k, torch.float32), order(k)) for k, d in enumerate(sets)], Moody(), SETTINGS
+        [CohortClient(d, local(Moody(), k, torch.float32), order(k)) for k, d in enumerate(sets)], Moody(), SETTINGS
     )
     assert [type(r) for r in results] == [LocalResult, RuntimeError, LocalResult]
 
@@ -382,7 +389,7 @@ def test_nobody_is_trained_where_nobody_takes_part() -> None:
 
 
 def test_weights_of_another_model_are_refused() -> None:
-    member = Member(tensors((5,))[0], Local({"other": torch.zeros(1)}), order(0))
+    member = CohortClient(tensors((5,))[0], Local({"other": torch.zeros(1)}), order(0))
     with pytest.raises(KeyError, match="do not fit"):
         cohort.train([member], FedAvg(), SETTINGS)
 

@@ -36,7 +36,12 @@ def by_numpy(
         losses -= log_p[np.arange(len(y)), y].mean()
         slopes = (np.exp(log_p) - np.eye(len(bias.value))[y]) / len(y)
         for each, g in ((weight, slopes.T @ batch), (bias, slopes.sum(0))):
-            towards = g + each.tilt + step.pull * (each.value - each.start) + step.weight_decay * each.value
+            towards = (
+                g
+                + each.gradient_offset
+                + step.proximal_weight * (each.value - each.start)
+                + step.weight_decay * each.value
+            )
             each.velocity[:] = step.momentum * each.velocity + towards
             each.value[:] -= step.lr * each.velocity
         done += 1
@@ -61,7 +66,7 @@ def test_equals_the_steps_in_numpy(
     labels = rng.integers(0, classes, samples)
     ours = [parameter(rng, classes, p, dtype=dtype), parameter(rng, classes, dtype=dtype)]
     theirs = [Parameter(*(value.astype(np.float64) for value in each)) for each in ours]
-    step = Step(lr=0.05, momentum=0.9, weight_decay=0.01, pull=0.3)
+    step = Step(lr=0.05, momentum=0.9, weight_decay=0.01, proximal_weight=0.3)
     done, losses = descend(x, labels, order, size, most, ours[0], ours[1], step)
     expected = by_numpy(x.astype(np.float64), labels, order, size, most, theirs, step)
     assert done == expected[0] == min(most, -(-samples // size))
@@ -94,7 +99,11 @@ def arguments(**other: Any) -> dict[str, Any]:
         ({"batch_size": 0}, ValueError, "do not fit"),
         ({"bias": parameter(np.random.default_rng(0), 2)}, ValueError, "do not fit"),
         ({"weight": parameter(np.random.default_rng(0), 3, 5)._replace(start=np.zeros((2, 5)))}, ValueError, "do not"),
-        ({"weight": parameter(np.random.default_rng(0), 3, 5)._replace(tilt=np.zeros((1, 5)))}, ValueError, "do not"),
+        (
+            {"weight": parameter(np.random.default_rng(0), 3, 5)._replace(gradient_offset=np.zeros((1, 5)))},
+            ValueError,
+            "do not",
+        ),
         ({"bias": parameter(np.random.default_rng(0), 3)._replace(velocity=np.zeros(2))}, ValueError, "do not fit"),
         ({"labels": np.array([0, 1, 2, 0, 1, 3])}, IndexError, "label outside"),
         ({"labels": np.array([0, -1, 2, 0, 1, 2])}, IndexError, "label outside"),

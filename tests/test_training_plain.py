@@ -164,25 +164,25 @@ class Witness(Algorithm):
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         seen = torch.cat([y for _, y in trained.data()])
         logits = torch.cat([trained.forward(trained.weights, x).logits for x, _ in trained.data()])
-        extra = {
+        auxiliary = {
             "steps": torch.tensor(trained.steps),
             "lr": torch.tensor(trained.lr),
             "momentum": torch.tensor(trained.momentum),
             "labels": seen,
             "logits": logits,
         }
-        return extra, local.state | {"rounds": local.state["rounds"] + 1}
+        return auxiliary, local.state | {"rounds": local.state["rounds"] + 1}
 
 
 def test_a_method_learns_what_was_done_and_keeps_its_state() -> None:
     first = fit(algorithm=Witness())
-    assert first.extra["steps"] == 9
-    assert first.extra["lr"] == pytest.approx(0.1)
-    assert first.extra["momentum"] == pytest.approx(0.9)
-    assert torch.equal(first.extra["labels"], samples().y)  # one pass, in order
+    assert first.auxiliary["steps"] == 9
+    assert first.auxiliary["lr"] == pytest.approx(0.1)
+    assert first.auxiliary["momentum"] == pytest.approx(0.9)
+    assert torch.equal(first.auxiliary["labels"], samples().y)  # one pass, in order
     logits = samples().x @ first.weights["linear.weight"].T + first.weights["linear.bias"]
-    torch.testing.assert_close(first.extra["logits"], logits)
-    assert not first.extra["logits"].requires_grad
+    torch.testing.assert_close(first.auxiliary["logits"], logits)
+    assert not first.auxiliary["logits"].requires_grad
     assert first.state["rounds"] == 1
     assert torch.equal(first.state["first"], start()["linear.bias"])
     second = fit(algorithm=Witness(), local=Local(first.weights, {}, first.state))
@@ -192,7 +192,7 @@ def test_a_method_learns_what_was_done_and_keeps_its_state() -> None:
 
 def test_momentum_is_told_of_sgd_alone() -> None:
     result = fit(replace(SETTINGS, optimiser="adam"), algorithm=Witness())
-    assert result.extra["momentum"] == 0
+    assert result.auxiliary["momentum"] == 0
 
 
 class Normed(Model):

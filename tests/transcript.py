@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.server.run.reply_validation import Replies
 from flwr.app import Message, RecordDict
 
 from app import messages
+from app.server.reply_validation import ReplyValidator
 from tests.malformed import fresh
 from tests.running import draw_nothing, run_in_process
 
@@ -48,16 +48,16 @@ def arrays_of(content: RecordDict) -> Arrays:
 
 def transcribe(patch: pytest.MonkeyPatch) -> Transcript:
     """What is said from now on in this process. Figures are not drawn."""
-    said, check = Transcript(), Replies.check
+    said, check = Transcript(), ReplyValidator.check
 
-    def checked(self: Replies, request: Message, reply: RecordDict) -> None:
+    def checked(self: ReplyValidator, request: Message, reply: RecordDict) -> None:
         meta = request.metadata
         said.append(
             Line(meta.message_type, meta.dst_node_id, arrays_of(request.content), arrays_of(reply), fresh(reply))
         )
         check(self, request, reply)
 
-    patch.setattr(Replies, "check", checked)
+    patch.setattr(ReplyValidator, "check", checked)
     draw_nothing(patch)
     return said
 

@@ -34,7 +34,7 @@ class Local:
     """
 
     start: Weights
-    shared: Weights = field(default_factory=dict)
+    auxiliary: Weights = field(default_factory=dict)
     state: Weights = field(default_factory=dict)
 
 
@@ -56,7 +56,7 @@ class Update:
 
     client: int
     weights: Weights
-    extra: Weights
+    auxiliary: Weights
     examples: float
 
 
@@ -113,43 +113,43 @@ class Algorithm:
         return cross_entropy(forward(weights, x).logits, y)
 
     @property
-    def pull(self) -> float:
+    def proximal_weight(self) -> float:
         """How strongly a client's weights are drawn back to w_t."""
         return 0.0
 
-    def tilt(self, local: Local) -> Weights:
+    def gradient_offset(self, local: Local) -> Weights:
         """What is added to every gradient of this round, by the weights' names; nothing where it is empty."""
         return {}
 
     def correct(self, gradients: Weights, weights: Weights, local: Local) -> Weights:
-        """The direction to step along, g + tilt + pull (w - w_t), from the gradient g of the mean loss.
+        """The direction to step along, g + offset + mu (w - w_t), from the gradient g of the mean loss.
 
         Weight decay is added later. A method whose direction is another function of g and w replaces this.
         """
-        tilt, pull = self.tilt(local), self.pull
+        gradient_offset, proximal_weight = self.gradient_offset(local), self.proximal_weight
         corrected = {}
         for name, g in gradients.items():
-            g = g + tilt[name] if tilt else g
-            corrected[name] = g + pull * (weights[name] - local.start[name]) if pull else g
+            g = g + gradient_offset[name] if gradient_offset else g
+            corrected[name] = g + proximal_weight * (weights[name] - local.start[name]) if proximal_weight else g
         return corrected
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         """After the last step: (what to send up beside the weights, the client's new state)."""
         return {}, {}
 
-    def rounded(self, extra: Weights, step: int) -> Weights:
+    def rounded(self, auxiliary: Weights, step: int) -> Weights:
         """What goes up beside the weights, with counts of samples in it as multiples of ``step``."""
-        return extra
+        return auxiliary
 
-    def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
+    def withhold(self, auxiliary: Weights, classes: Sequence[int]) -> Weights:
         """What came up beside the weights, without what it tells of classes that not all clients may hear of."""
-        return extra
+        return auxiliary
 
     def server_state(self, weights: Weights) -> Weights:
         """What the server keeps from round to round, before the first."""
         return {}
 
-    def shared(self, state: Weights) -> Weights:
+    def auxiliary(self, state: Weights) -> Weights:
         """What goes down to every client beside the weights."""
         return {}
 

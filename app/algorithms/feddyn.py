@@ -37,10 +37,10 @@ class FedDyn(Algorithm):
         return {name: torch.zeros_like(w) for name, w in weights.items()}
 
     @property
-    def pull(self) -> float:
+    def proximal_weight(self) -> float:
         return self.alpha
 
-    def tilt(self, local: Local) -> Weights:
+    def gradient_offset(self, local: Local) -> Weights:
         return {name: -h for name, h in local.state.items()}
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:

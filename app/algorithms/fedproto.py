@@ -36,10 +36,10 @@ class FedProto(Algorithm):
     def loss(self, forward: Forward, weights: Weights, x: Tensor, y: Tensor, local: Local) -> Tensor:
         representation, logits = forward(weights, x)
         loss = cross_entropy(logits, y)
-        if "prototype" not in local.shared:
+        if "prototype" not in local.auxiliary:
             return loss
-        distance = (representation - local.shared["prototype"][y]).square().mean(-1)
-        return loss + self.lambda_ * local.shared["known"][y] * distance
+        distance = (representation - local.auxiliary["prototype"][y]).square().mean(-1)
+        return loss + self.lambda_ * local.auxiliary["known"][y] * distance
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         total: Weights = {}
@@ -50,27 +50,27 @@ class FedProto(Algorithm):
             total = {name: total[name] + value for name, value in batch.items()} if total else batch
         return {name: value.to(z.dtype) for name, value in total.items()}, {}
 
-    def rounded(self, extra: Weights, step: int) -> Weights:
-        counts = torch.div(extra["count"], step, rounding_mode="floor") * step
-        share = counts / extra["count"].clamp(min=1)
-        return {"sum": extra["sum"] * share[:, None], "count": counts}
+    def rounded(self, auxiliary: Weights, step: int) -> Weights:
+        counts = torch.div(auxiliary["count"], step, rounding_mode="floor") * step
+        share = counts / auxiliary["count"].clamp(min=1)
+        return {"sum": auxiliary["sum"] * share[:, None], "count": counts}
 
-    def withhold(self, extra: Weights, classes: Sequence[int]) -> Weights:
-        kept = {name: value.clone() for name, value in extra.items()}
+    def withhold(self, auxiliary: Weights, classes: Sequence[int]) -> Weights:
+        kept = {name: value.clone() for name, value in auxiliary.items()}
         for value in kept.values():
             value[list(classes)] = 0
         return kept
 
-    def shared(self, state: Weights) -> Weights:
+    def auxiliary(self, state: Weights) -> Weights:
         return state
 
     def aggregate(
         self, weights: Weights, state: Weights, updates: Sequence[Update], clients: int
     ) -> tuple[Weights, Weights]:
         new, _ = super().aggregate(weights, state, updates, clients)
-        first = updates[0].extra["sum"]
-        sums = torch.stack([u.extra["sum"].double() for u in updates]).sum(0)
-        counts = torch.stack([u.extra["count"].double() for u in updates]).sum(0)
+        first = updates[0].auxiliary["sum"]
+        sums = torch.stack([u.auxiliary["sum"].double() for u in updates]).sum(0)
+        counts = torch.stack([u.auxiliary["count"].double() for u in updates]).sum(0)
         held = counts > 0
         prototype = torch.where(held[:, None], sums / counts.clamp(min=1)[:, None], 0.0).to(first.dtype)
         known = held.to(first.dtype)

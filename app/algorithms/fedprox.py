@@ -18,5 +18,5 @@ class FedProx(Algorithm):
     mu: NonNegative = 0.01
 
     @property
-    def pull(self) -> float:
+    def proximal_weight(self) -> float:
         return self.mu

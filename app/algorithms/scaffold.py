@@ -34,18 +34,18 @@ class Scaffold(Algorithm):
     def client_state(self, weights: Weights) -> Weights:
         return {name: torch.zeros_like(w) for name, w in weights.items()}
 
-    def tilt(self, local: Local) -> Weights:
-        return {name: c - local.state[name] for name, c in local.shared.items()}
+    def gradient_offset(self, local: Local) -> Weights:
+        return {name: c - local.state[name] for name, c in local.auxiliary.items()}
 
     def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
         length = trained.lr * effective_steps(trained.steps, trained.momentum)
-        change = {name: (local.start[name] - w) / length - local.shared[name] for name, w in trained.weights.items()}
+        change = {name: (local.start[name] - w) / length - local.auxiliary[name] for name, w in trained.weights.items()}
         return change, {name: local.state[name] + d for name, d in change.items()}
 
     def server_state(self, weights: Weights) -> Weights:
         return {name: torch.zeros_like(w) for name, w in weights.items()}
 
-    def shared(self, state: Weights) -> Weights:
+    def auxiliary(self, state: Weights) -> Weights:
         return state
 
     def aggregate(
@@ -53,7 +53,7 @@ class Scaffold(Algorithm):
     ) -> tuple[Weights, Weights]:
         equal = [1.0] * len(updates)
         mean = average((u.weights for u in updates), equal)
-        change = average((u.extra for u in updates), equal)
+        change = average((u.auxiliary for u in updates), equal)
         share = len(updates) / clients
         new = {name: w + self.server_lr * (mean[name] - w) for name, w in weights.items()}
         return new, {name: c + share * change[name] for name, c in state.items()}

@@ -22,7 +22,7 @@ Template = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Signature:
     """weights: both ways. up: beside a client's weights. down: beside the server's, before and after its first step."""
 
     weights: Template
@@ -36,7 +36,7 @@ def template(tensors: Weights) -> Template:
 
 
 def blank(model: Model, inputs: Mapping[str, Any]) -> Tensor:
-    """One input that ``model`` takes. inputs: as ``World.inputs`` has them."""
+    """One input that ``model`` takes. inputs: as ``FederatedDataset.inputs`` has them."""
     if isinstance(model, EEGNet):
         return torch.zeros(1, inputs["channels"], inputs["samples"])
     if "channels" in inputs:
@@ -45,13 +45,13 @@ def blank(model: Model, inputs: Mapping[str, Any]) -> Tensor:
 
 
 @torch.no_grad()
-def exchange(algorithm: Algorithm, model: Model, inputs: Mapping[str, Any]) -> Exchange:
+def signature(algorithm: Algorithm, model: Model, inputs: Mapping[str, Any]) -> Signature:
     """What ``algorithm`` exchanges on ``model``, from one step of a single client on a blank sample."""
     if not algorithm.shares:
-        return Exchange({}, {}, ({},))
+        return Signature({}, {}, ({},))
     weights = model.export()
     if not algorithm.trains:
-        return Exchange(template(weights), {}, ({},))
+        return Signature(template(weights), {}, ({},))
     x, y = blank(model, inputs), torch.zeros(1, dtype=torch.int64)
 
     def forward(values: Weights, x: Tensor) -> Output:
@@ -59,11 +59,11 @@ def exchange(algorithm: Algorithm, model: Model, inputs: Mapping[str, Any]) -> E
 
     model.eval()
     state = algorithm.server_state(weights)
-    before = algorithm.shared(state)
+    before = algorithm.auxiliary(state)
     trained = Trained(weights, 1, 1.0, 0.0, forward, lambda: iter([(x, y)]))
     up, _ = algorithm.finish(trained, Local(weights, before, algorithm.client_state(weights)))
     _, state = algorithm.aggregate(weights, state, [Update(0, weights, up, 1.0)], 1)
-    return Exchange(template(weights), template(up), (template(before), template(algorithm.shared(state))))
+    return Signature(template(weights), template(up), (template(before), template(algorithm.auxiliary(state))))
 
 
 def check_tensors(found: Weights, wanted: Template, who: str) -> None:

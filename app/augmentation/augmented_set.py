@@ -25,8 +25,8 @@ class Augmentation:
 
     kind: ``none``, the real samples alone; ``ggeur``, filled with samples drawn along the shapes; ``repeat``,
     the control: the same anchors and counts as ``ggeur`` without any perturbation; ``fedfa``: as many samples, drawn
-    from a Gaussian round the class prototypes (see app/geometry/gaussians.py); ``shift``: as many samples, the client's own
-    translated into the other domains, x + delta_{d'} - delta_d (see app/geometry/domain_shift.py), evenly over them. An absent
+    from a Gaussian round the class prototypes (geometry/gaussians.py); ``shift``: as many samples, the client's own
+    translated into the other domains, x + delta_{d'} - delta_d (geometry/domain_shift.py), evenly over them. An absent
     class is anchored at m_c + delta_{d'} of every domain. In step 2 own samples go to the prototype's domain, and
     where the client has none of the class the prototype itself is the anchor.
     target: the total that every class is filled up to; a class that holds more stays whole.

@@ -16,7 +16,7 @@ class Releasable(Protocol):
     def release(self) -> None: ...
 
 
-class Kept:
+class SetCache:
     """A budget that all nodes of a process share, for a worker may play several of them one after the other."""
 
     def __init__(self, budget: int = BUDGET) -> None:
@@ -42,4 +42,4 @@ class Kept:
         return None if found is None else found()
 
 
-KEPT = Kept()
+SET_CACHE = SetCache()

@@ -13,7 +13,7 @@ from ..common.errors import FedgeoError, Missing
 from ..common.files import write_atomic
 from ..config.privacy import check_received
 from ..config.schema import Config
-from ..data.federated_dataset import World
+from ..data.federated_dataset import FederatedDataset
 from ..geometry.class_geometry import Geometry
 from ..geometry.class_statistics import field, refuse
 from ..geometry.domain_shift import Transfer
@@ -26,11 +26,11 @@ Shared = Geometry | Gaussians | SharedMeans | Transfer
 
 
 @dataclass(eq=False)
-class Received:
+class GeometryStore:
     """Of one node with these ``clients``; ``folder`` is where it is kept for the next process."""
 
     config: Config
-    world: World
+    dataset: FederatedDataset
     clients: list[int]
     folder: Path
     _last: tuple[str, Shared, np.ndarray] | None = None
@@ -66,7 +66,7 @@ class Received:
         refuse(max(self.clients) >= len(domains), SERVER, f"client {max(self.clients)} is not among its {len(domains)}")
         privacy = self.config.privacy
         if self.config.augmentation.kind == "fedmix":
-            means = SharedMeans.from_arrays(arrays, len(self.world.classes), "shared means")
+            means = SharedMeans.from_arrays(arrays, len(self.dataset.classes), "shared means")
             only(arrays, {*means.to_arrays(), "domains"}, SERVER, "array")
             bounded(means.means, "means", SERVER)
             return means, domains
@@ -87,7 +87,7 @@ class Received:
 
     def _fits(self, sent: Geometry | Gaussians, domains: np.ndarray) -> None:
         """Refuse what is of other classes, clients or embeddings than this node's."""
-        classes, dimension = len(self.world.classes), self.world.inputs["dimension"]
+        classes, dimension = len(self.dataset.classes), self.dataset.inputs["dimension"]
         labels = np.concatenate([sent.classes, sent.prototype_classes])
         refuse(bool((labels >= classes).any()), SERVER, f"classes must be among the {classes} there are")
         refuse(sent.dimension != dimension, SERVER, f"embeddings must have dimension {dimension}, not {sent.dimension}")

@@ -22,7 +22,7 @@ class Call:
     digest: str
     rate: float
     weights: Weights
-    shared: Weights
+    auxiliary: Weights
     steps: Callable[[int], int | None]
 
 
@@ -44,7 +44,7 @@ class Participation:
         call = self.call
         if self.node.together == 1:
             return self.node.train(
-                client, call.number, call.digest, call.rate, call.weights, call.shared, call.steps(client)
+                client, call.number, call.digest, call.rate, call.weights, call.auxiliary, call.steps(client)
             )
         if client not in self._ready:
             chunk = client // self.node.together
@@ -58,12 +58,12 @@ class Participation:
     def _train(self, clients: Sequence[int]) -> None:
         """Train these clients side by side, or one by one where that fails: an error is its client's alone."""
         call = self.call
-        members: dict[int, cohort.Member] = {}
+        members: dict[int, cohort.CohortClient] = {}
         sets: list[TrainingSet] = []
         for client in clients:
             try:
-                data, local, kept = self.node.enter(client, call.number, call.digest, call.weights, call.shared)
-                members[client] = cohort.Member(
+                data, local, kept = self.node.enter(client, call.number, call.digest, call.weights, call.auxiliary)
+                members[client] = cohort.CohortClient(
                     data, local, self.node.order(client, call.number), unprefixed(kept, MOMENTS), call.steps(client)
                 )
                 sets.append(data)

@@ -16,19 +16,19 @@ import torch
 
 from ..algorithms.base import Algorithm, Local
 from ..algorithms.registry import local_algorithm
-from ..algorithms.signature import Exchange, check_tensors, exchange, template
+from ..algorithms.signature import Signature, check_tensors, signature, template
 from ..augmentation.augmented_set import Augmentation, AugmentedSet
 from ..augmentation.fedmix import MixedSet, Mixing, SharedMeans, batch_means
-from ..augmentation.set_cache import KEPT
+from ..augmentation.set_cache import SET_CACHE
 from ..common.code import code_hash
 from ..common.device import choose_device
 from ..common.errors import FedgeoError, describe
 from ..common.seeds import INITIAL, MIXING, SHUFFLE, generator
-from ..config.privacy import check_mixing, check_prototypes, least, told, told_counts, told_sums
+from ..config.privacy import check_mixing, check_prototypes, rounded, rounded_counts, rounded_sums, smallest_reported
 from ..config.schema import Config
 from ..data.experiment import build_model
-from ..data.federated_dataset import Samples, World, world
-from ..data.policy_view import withheld
+from ..data.federated_dataset import FederatedDataset, Samples, federated_dataset
+from ..data.policy_view import policy_view
 from ..geometry.class_statistics import ClassStatistics, gather
 from ..geometry.gaussians import Gaussians, estimate
 from ..grids.placement import hosted, together
@@ -41,7 +41,7 @@ from ..training.evaluation import evaluate
 from ..training.plain import LocalResult, LocalSettings, predict, train
 from ..training.samples import TensorSet
 from .client_states import ClientStates
-from .geometry_store import SERVER, Received
+from .geometry_store import SERVER, GeometryStore
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 
@@ -50,20 +50,20 @@ TrainingSet = AugmentedSet | MixedSet | TensorSet
 
 
 class Node:
-    """The clients of one node, numbers in ``over``, the world that holds their data; ``state`` is its folder."""
+    """The clients of one node, numbers in ``whole_dataset``; ``state`` is the node's folder."""
 
-    def __init__(self, config: Config, over: World, clients: list[int], state: Path) -> None:
+    def __init__(self, config: Config, whole_dataset: FederatedDataset, clients: list[int], state: Path) -> None:
         self.config = config
-        self.everything = over
-        self.world = withheld(over, config.privacy, config.seed)  # all that anything is said of
+        self.whole_dataset = whole_dataset
+        self.dataset = policy_view(whole_dataset, config.privacy, config.seed)  # all that anything is said of
         self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")
         self.algorithm = local_algorithm(config)
-        self.together = together(config, len(over))
+        self.together = together(config, len(whole_dataset))
         self.device = choose_device(config.device).type  # where linear heads are trained in cohorts
         self._sets: dict[tuple[int, str], TrainingSet] = {}
-        self.received = Received(config, self.world, clients, state)
+        self.geometry_store = GeometryStore(config, self.dataset, clients, state)
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
 
     def tell(self, error: Exception) -> str:
@@ -72,30 +72,30 @@ class Node:
 
     def hello(self, client: int) -> dict[str, Any]:
         """What must agree before anything is trained, and how many samples of each class are spoken of."""
-        classes, privacy = self.world.classes, self.config.privacy
+        classes, privacy = self.dataset.classes, self.config.privacy
         return {
             "code": code_hash(),
             "classes": list(classes),
-            "facts": self.world.facts(client),
-            "domain": self.world.client_domain(client),
-            "counts": told_counts(self.counts(client), privacy).tolist(),
+            "facts": self.dataset.facts(client),
+            "domain": self.dataset.client_domain(client),
+            "counts": rounded_counts(self.counts(client), privacy).tolist(),
             "privacy": privacy.model_dump(),
         }
 
     def counts(self, client: int) -> np.ndarray:
         """The client's training samples of each class, int64 (C,), as far as it speaks of them."""
-        return np.bincount(self.world.train(client).y, minlength=len(self.world.classes))
+        return np.bincount(self.dataset.train(client).y, minlength=len(self.dataset.classes))
 
     def statistics(self, client: int, what: str = "augmentation") -> dict[str, np.ndarray]:
         """What the client shares, packed: class statistics, with ``covariances`` or ``means`` alone.
 
         ``augmentation``: those that the augmentation needs, or a peer's in their place.
         """
-        own, privacy = self.world.train(client), self.config.privacy
-        chosen, minimum = self.config.augmentation, least(privacy)
+        own, privacy = self.dataset.train(client), self.config.privacy
+        chosen, minimum = self.config.augmentation, smallest_reported(privacy)
 
         def packed(found: Gathered) -> dict[str, np.ndarray]:
-            counts = np.array([told(int(n), privacy) for n in found.counts], dtype=np.int64)
+            counts = np.array([rounded(int(n), privacy) for n in found.counts], dtype=np.int64)
             return replace(found, counts=counts).to_arrays(chosen.precision)
 
         if what != "augmentation":
@@ -104,27 +104,27 @@ class Node:
         if chosen.kind == "fedmix":
             check_mixing(chosen.kind, privacy)
             rng = np.random.default_rng([self.config.seed, MIXING, client])
-            return batch_means(own.x, own.y, len(self.world.classes), chosen.mean_of, rng, minimum).to_arrays()
+            return batch_means(own.x, own.y, len(self.dataset.classes), chosen.mean_of, rng, minimum).to_arrays()
         if chosen.kind == "fedfa":
             return packed(estimate(own.x, own.y))
         shaped = chosen.kind != "shift" or chosen.noise
         return packed(gather(own.x, own.y, covariances=shaped))
 
     @functools.cached_property
-    def exchanged(self) -> Exchange:
+    def signature(self) -> Signature:
         """What is sent and received in a round."""
         if isinstance(self.algorithm, Fitted):
-            return Exchange(template(self.model().export()), {}, ({},))
-        return exchange(self.algorithm, self.model(), self.world.inputs)
+            return Signature(template(self.model().export()), {}, ({},))
+        return signature(self.algorithm, self.model(), self.dataset.inputs)
 
-    def check_weights(self, weights: Weights, beside: Weights, *, training: bool = False) -> None:
+    def check_weights(self, weights: Weights, auxiliary: Weights, *, training: bool = False) -> None:
         """Refuse what a server sends unless it fits this model and, beside the weights for training, this method."""
-        check_tensors(weights, self.exchanged.weights, SERVER)
+        check_tensors(weights, self.signature.weights, SERVER)
         if not training:
-            check_tensors(beside, {}, SERVER)
+            check_tensors(auxiliary, {}, SERVER)
             return
-        down = [wanted for wanted in self.exchanged.down if wanted.keys() == beside.keys()]
-        check_tensors(beside, down[0] if down else self.exchanged.down[0], SERVER)
+        down = [wanted for wanted in self.signature.down if wanted.keys() == auxiliary.keys()]
+        check_tensors(auxiliary, down[0] if down else self.signature.down[0], SERVER)
 
     def describe_augmentation(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, Any]]:
         """How many samples were added, and the root of their mean squared perturbation; and the counts by class."""
@@ -135,12 +135,12 @@ class Node:
         data.measure()
         privacy = self.config.privacy
         figures = {
-            "added": told(data.added, privacy),
-            "perturbed": told(data.perturbed, privacy),
+            "added": rounded(data.added, privacy),
+            "perturbed": rounded(data.perturbed, privacy),
             "perturbation_rms": data.perturbation_rms,
         }
-        unshaped = np.array([data.unshaped.get(label, 0) for label in range(len(self.world.classes))])
-        total, bare = ([told(int(n), privacy) for n in row] for row in (data.counts, unshaped))
+        unshaped = np.array([data.unshaped.get(label, 0) for label in range(len(self.dataset.classes))])
+        total, bare = ([rounded(int(n), privacy) for n in row] for row in (data.counts, unshaped))
         return figures, {"total": total, "unshaped": bare}
 
     def train(
@@ -206,14 +206,14 @@ class Node:
         By domain, that is by subject for EEG. Where samples are held out for all clients together, those. Of samples
         that nothing is said of there is no figure.
         """
-        return self.scored(client, number, weights, self.world)
+        return self.scored(client, number, weights, self.dataset)
 
     def scored(
-        self, client: int, number: int, weights: Weights, over: World
+        self, client: int, number: int, weights: Weights, whole_dataset: FederatedDataset
     ) -> dict[str, dict[int, tuple[np.ndarray, float]]]:
-        """``evaluate`` on what ``over`` holds out."""
+        """``evaluate`` on what ``whole_dataset`` holds out."""
         counted: dict[str, dict[int, tuple[np.ndarray, float]]] = {"val": {}, "test": {}}
-        held = {part: over.held_out(part, None if over.central else client) for part in counted}
+        held = {part: whole_dataset.held_out(part, None if whole_dataset.central else client) for part in counted}
         if not any(map(len, held.values())):
             return counted
         model = self.model()
@@ -223,7 +223,7 @@ class Node:
         model.load(weights)
         kept = unprefixed(found, MODEL)
         if isinstance(model, EEGNet) and not kept:  # it has not trained yet: its own statistics, without labels
-            model.calibrate(torch.from_numpy(self.world.train(client).x))
+            model.calibrate(torch.from_numpy(self.dataset.train(client).x))
         else:
             model.load_local_state(kept)
         for part, by_domain in counted.items():
@@ -231,7 +231,7 @@ class Node:
             for domain in np.unique(own.domain):
                 rows = own.domain == domain
                 outputs = predict(model, own.x[rows])
-                scores = evaluate(outputs, own.y[rows], own.domain[rows], self.world.domains, self.world.classes)
+                scores = evaluate(outputs, own.y[rows], own.domain[rows], self.dataset.domains, self.dataset.classes)
                 by_domain[int(domain)] = (scores.confusion, scores.loss * scores.samples)
         return counted
 
@@ -240,14 +240,14 @@ class Node:
         assert isinstance(self.algorithm, Fitted)
         data = self.data(client, "")
         assert isinstance(data, TensorSet)
-        self.algorithm.check_question(question, asked, self.world.inputs["channels"], len(self.world.classes))
+        self.algorithm.check_question(question, asked, self.dataset.inputs["channels"], len(self.dataset.classes))
         memory = self._memories.setdefault(client, {})
-        sums = self.algorithm.answer(question, asked, data.x, data.y, len(self.world.classes), memory)
-        return told_sums(sums, len(data), self.config.privacy)
+        sums = self.algorithm.answer(question, asked, data.x, data.y, len(self.dataset.classes), memory)
+        return rounded_sums(sums, len(data), self.config.privacy)
 
-    def beside(self, extra: Weights) -> Weights:
+    def auxiliary(self, auxiliary: Weights) -> Weights:
         """What the method sends up beside the weights, with counts as they are told."""
-        return self.algorithm.rounded(extra, self.config.privacy.round_counts)
+        return self.algorithm.rounded(auxiliary, self.config.privacy.round_counts)
 
     def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
         """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon.
@@ -257,14 +257,16 @@ class Node:
         if number > 1 or not isinstance(model := self.model(), SPDNet):
             return {}
         model.load(weights)
-        return {"clamped_fraction": round(model.clamped_fraction(torch.from_numpy(self.world.train(client).x)), 2)}
+        return {"clamped_fraction": round(model.clamped_fraction(torch.from_numpy(self.dataset.train(client).x)), 2)}
 
     def examples(self, client: int, digest: str) -> float:
         """What the client's reply weighs in the average: ``federation.weights``."""
         if self.config.federation.weights == "equal":
             return 1.0
         real = self.config.federation.weights == "real"
-        return float(told(len(self.world.train(client) if real else self.data(client, digest)), self.config.privacy))
+        return float(
+            rounded(len(self.dataset.train(client) if real else self.data(client, digest)), self.config.privacy)
+        )
 
     def initial(self) -> Weights:
         """The weights that every client of the run starts from."""
@@ -274,15 +276,15 @@ class Node:
 
     def model(self) -> Model:
         """A fresh model."""
-        return build_model(self.config, self.algorithm, self.world)
+        return build_model(self.config, self.algorithm, self.dataset)
 
     def data(self, client: int, digest: str) -> TrainingSet:
         """The client's training set, kept while there is room. ``digest`` names the geometry, '' for none."""
         key = (client, digest)
         if key not in self._sets:
-            own = self.world.train(client)
+            own = self.dataset.train(client)
             if not len(own):
-                bound = least(self.config.privacy)
+                bound = smallest_reported(self.config.privacy)
                 found = f"of a class privacy.min_count={bound}" if bound > 1 else "any"
                 raise FedgeoError(
                     f"client {client} does not have {found} training samples: lower federation.clients or add data"
@@ -293,13 +295,13 @@ class Node:
             self._sets[key] = TensorSet(own.x, own.y) if eeg else self._augmented(client, own, digest)
         data = self._sets[key]
         if not isinstance(data, TensorSet):
-            KEPT.use(data.own if isinstance(data, MixedSet) else data)
+            SET_CACHE.use(data.own if isinstance(data, MixedSet) else data)
         return data
 
     def _augmented(self, client: int, own: Samples, digest: str) -> AugmentedSet | MixedSet:
         """The client's samples with what its augmentation adds to them or mixes them with."""
         chosen = self.config.augmentation
-        shared = self.received.load(digest)[0] if digest else None
+        shared = self.geometry_store.load(digest)[0] if digest else None
         mixing = shared if isinstance(shared, SharedMeans) else None
         if chosen.kind == "fedmix" and mixing is None:
             raise FedgeoError(f"client {client}: augmentation=fedmix needs the means that clients share")
@@ -316,7 +318,7 @@ class Node:
                 noise=chosen.noise,
             ),
             geometry=None if isinstance(shared, SharedMeans) else shared,
-            classes=len(self.world.classes),
+            classes=len(self.dataset.classes),
             seed=self.config.seed,
             client=client,
             own=self._own(client, digest) if chosen.step2 and digest else None,
@@ -327,11 +329,11 @@ class Node:
         """The method's algorithm; on mixed samples with FedMix's loss."""
         if not isinstance(data, MixedSet):
             return self.algorithm
-        return Mixing(self.algorithm, self.config.augmentation.mix, len(self.world.classes))
+        return Mixing(self.algorithm, self.config.augmentation.mix, len(self.dataset.classes))
 
     def _own(self, client: int, digest: str) -> set[int]:
         """The clients of this one's domain, itself among them: their prototypes are not foreign to it."""
-        domains = self.received.load(digest)[1]
+        domains = self.geometry_store.load(digest)[1]
         if client >= len(domains):
             raise FedgeoError(f"client {client} is not among the {len(domains)} clients that the geometry is for")
         same = np.flatnonzero((domains == domains[client]) & (domains >= 0))
@@ -351,5 +353,5 @@ def node(config: Config, place: tuple[int, int], state: Path) -> Node:
 
     place: (partition-id, num-partitions). state: its folder.
     """
-    over = world(config)
-    return Node(config, over, hosted(len(over), *place, together(config, len(over))), state)
+    whole_dataset = federated_dataset(config)
+    return Node(config, whole_dataset, hosted(len(whole_dataset), *place, together(config, len(whole_dataset))), state)

@@ -13,7 +13,7 @@ from ..config.compose import dump
 from ..config.node_config import Refusal, Site
 from ..config.privacy import effective
 from ..config.schema import Config
-from ..data.site_dataset import site_world
+from ..data.site_dataset import site_dataset
 from ..models.base import Weights
 from ..runs.run_directory import save_model
 from ..training.evaluation import scores_from_confusions
@@ -26,7 +26,7 @@ class SiteNode(Node):
     """Also writes the site's own scores after each round, and at the end the model and its configuration."""
 
     def __init__(self, config: Config, site: Site, client: int, run: str, classes: tuple[str, ...] | None) -> None:
-        super().__init__(config, site_world(config, site, classes), [client], site.state / run)
+        super().__init__(config, site_dataset(config, site, classes), [client], site.state / run)
         self.site = site
         self.output = site.output / f"{config.experiment}-{run}"
 
@@ -39,7 +39,7 @@ class SiteNode(Node):
         """As any node's; the figures of all its samples are kept at the site, beside what was told."""
         told = super().evaluate(client, number, weights)
         line: dict[str, object] = {"round": number}
-        for part, by_domain in self.scored(client, number, weights, self.everything).items():
+        for part, by_domain in self.scored(client, number, weights, self.whole_dataset).items():
             if by_domain:
                 confusions, losses = zip(*by_domain.values(), strict=True)
                 scores = scores_from_confusions(confusions, [None] * len(losses), losses)
@@ -59,7 +59,7 @@ class SiteNode(Node):
 
     def keep_final(self, weights: Weights) -> None:
         """The run has ended: keep its model and configuration, and drop what was only needed on the way."""
-        save_model(self.output / "model-final.safetensors", self.config, weights, self.world)
+        save_model(self.output / "model-final.safetensors", self.config, weights, self.dataset)
         write_atomic(self.output / "config.yaml", dump(self.config).encode())
         shutil.rmtree(self.state, ignore_errors=True)
         log.info("the final model is in %s", self.output)

@@ -27,7 +27,7 @@ def log_to(run_dir: Path) -> None:
 
 
 @contextmanager
-def told(listen: Callable[[str], None]) -> Iterator[None]:
+def listening(listen: Callable[[str], None]) -> Iterator[None]:
     """Within, ``listen`` gets every line that this process would write."""
     handler = _Listener(listen)
     handler.setFormatter(FORMAT)

@@ -76,37 +76,37 @@ def strictest(policies: Iterable[Privacy]) -> Privacy:
     return reduce(stricter, policies)
 
 
-def least(privacy: Privacy) -> int:
+def smallest_reported(privacy: Privacy) -> int:
     """The fewest samples that are spoken of: fewer than ``round_counts`` would be told as none, or as too many."""
     return max(privacy.min_count, privacy.round_counts)
 
 
 def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
     """bool (C,): the classes that a client with these counts may speak of."""
-    return np.asarray(counts >= least(privacy))
+    return np.asarray(counts >= smallest_reported(privacy))
 
 
-def told_counts(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
+def rounded_counts(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
     """The counts as they are told, int64 (C,): rounded, and 0 where a class is left out or absent alike."""
     return np.where(shared_classes(counts, privacy), counts // privacy.round_counts * privacy.round_counts, 0)
 
 
-def told(number: int, privacy: Privacy) -> int:
+def rounded(number: int, privacy: Privacy) -> int:
     """A count as it is told: the multiple of ``round_counts`` below it, so that bounds on sums of them hold."""
     return number // privacy.round_counts * privacy.round_counts
 
 
-def told_sums(sums: Mapping[str, Tensor], samples: int, privacy: Privacy) -> dict[str, Tensor]:
+def rounded_sums(sums: Mapping[str, Tensor], samples: int, privacy: Privacy) -> dict[str, Tensor]:
     """Sums over ``samples`` trials as if they were as many as are told, which changes no mean.
 
     Where there are ``counts``, float (C,), all sums have a row a class.
     """
-    share = told(samples, privacy) / samples
+    share = rounded(samples, privacy) / samples
     if "counts" not in sums:
         return {name: value * share for name, value in sums.items()}
     counts = sums["counts"]
-    rounded = torch.div(counts, privacy.round_counts, rounding_mode="floor") * privacy.round_counts
-    shares = rounded / counts.clamp(min=1)
+    kept = torch.div(counts, privacy.round_counts, rounding_mode="floor") * privacy.round_counts
+    shares = kept / counts.clamp(min=1)
     return {name: value * shares.reshape(-1, *[1] * (value.ndim - 1)) for name, value in sums.items()}
 
 

@@ -37,7 +37,7 @@ class OpenGroup(Group):
 
 
 class ImageData(OpenGroup):
-    """Images or embeddings; ``name`` says which loader of app/data/images/dataset.py, further keys are that loader's."""
+    """Images or embeddings; ``name`` says which loader (app/data/images/dataset.py), further keys are that loader's."""
 
     family: Literal["images"]
     name: str

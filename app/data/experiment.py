@@ -5,11 +5,11 @@ from ..config.schema import Config
 from ..models.base import Model
 from ..models.registry import build
 from ..one_shot.fitted import Fitted
-from .federated_dataset import World
+from .federated_dataset import FederatedDataset
 
 
-def build_model(config: Config, algorithm: Algorithm, world: World) -> Model:
+def build_model(config: Config, algorithm: Algorithm, dataset: FederatedDataset) -> Model:
     """A fresh model: the method's own where it brings one, else of the configured kind."""
     if isinstance(algorithm, Fitted):
-        return algorithm.model(world.inputs["channels"], len(world.classes))
-    return build(config.model, world.inputs, len(world.classes), stiefel=algorithm.keeps_manifold)
+        return algorithm.model(dataset.inputs["channels"], len(dataset.classes))
+    return build(config.model, dataset.inputs, len(dataset.classes), stiefel=algorithm.keeps_manifold)

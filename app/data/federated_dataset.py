@@ -23,7 +23,7 @@ class Samples:
         return len(self.y)
 
 
-class World(Protocol):
+class FederatedDataset(Protocol):
     """The data of a simulation, the same in every process; a node asks for its own clients' parts only."""
 
     @property
@@ -45,7 +45,7 @@ class World(Protocol):
         ...
 
     def __hash__(self) -> int:
-        """Of the object: a world is itself and no other."""
+        """Of the object: a data set is itself and no other."""
         ...
 
     def __len__(self) -> int:
@@ -74,10 +74,10 @@ class World(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Around:
-    """What a world that is made of another one has from it unchanged."""
+class DatasetWrapper:
+    """What a data set that is made of another one has from it unchanged."""
 
-    inner: World
+    inner: FederatedDataset
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -96,27 +96,27 @@ class Around:
         return self.inner.central
 
 
-def world(config: Config) -> World:
-    """The world that ``config.data`` describes, gathered at one client where the method asks for it.
+def federated_dataset(config: Config) -> FederatedDataset:
+    """The data set that ``config.data`` describes, gathered at one client where the method asks for it.
 
     Raises FedgeoError for what cannot be had.
     """
-    found = _world(config)
+    found = _federated_dataset(config)
     return _gathered(found) if getattr(resolve(config.method.target), "centralised", False) else found
 
 
-def _world(config: Config) -> World:
+def _federated_dataset(config: Config) -> FederatedDataset:
     if config.data.family == "eeg":
-        from .eeg.dataset import subjects
+        from .eeg.dataset import eeg_dataset
 
-        return subjects(config)
-    from .images.dataset import pool
+        return eeg_dataset(config)
+    from .images.dataset import image_dataset
 
-    return pool(config)
+    return image_dataset(config)
 
 
 @functools.lru_cache(maxsize=4)
-def _gathered(inner: World) -> World:
-    from .pooled_dataset import Gathered
+def _gathered(inner: FederatedDataset) -> FederatedDataset:
+    from .pooled_dataset import PooledDataset
 
-    return Gathered(inner)
+    return PooledDataset(inner)

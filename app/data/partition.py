@@ -155,9 +155,9 @@ def _check_settings(kind: str, beta: float | None, min_per_client: int, min_per_
     """beta where the kind uses it, else None."""
     if kind not in KINDS:
         raise FedgeoError(f"federation.partition={kind}: allowed are {', '.join(KINDS)}")
-    for key, value, least in (("min_per_client", min_per_client, 1), ("min_per_class", min_per_class, 0)):
-        if value < least:
-            raise FedgeoError(f"federation.{key}={value}: allowed are integers from {least}")
+    for key, value, smallest_reported in (("min_per_client", min_per_client, 1), ("min_per_class", min_per_class, 0)):
+        if value < smallest_reported:
+            raise FedgeoError(f"federation.{key}={value}: allowed are integers from {smallest_reported}")
     if kind.endswith("dirichlet"):
         if beta is None or not 0 < beta < np.inf:
             raise FedgeoError(f"federation.beta={beta}: federation.partition={kind} needs a finite number > 0")
@@ -230,9 +230,9 @@ def _groups(
             f"federation.clients={total}: each client holds one domain, and {source.name} has {len(present)} "
             f"({', '.join(source.domains[d] for d in present)}); allowed are null or at least {len(present)}"
         )
-    each, extra = divmod(total, len(present))
+    each, auxiliary = divmod(total, len(present))
     return [
-        group(f"domain {source.domains[d]}", rows[source.domain[rows] == d], each + (i < extra))
+        group(f"domain {source.domains[d]}", rows[source.domain[rows] == d], each + (i < auxiliary))
         for i, d in enumerate(present)
     ]
 

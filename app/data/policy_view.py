@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from ..config.privacy import least, shared_classes, told
+from ..config.privacy import rounded, shared_classes, smallest_reported
 from ..config.schema import Privacy
-from .federated_dataset import Around, Samples, World
+from .federated_dataset import DatasetWrapper, FederatedDataset, Samples
 
 
-def withheld(inner: World, privacy: Privacy, seed: int) -> World:
+def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int) -> FederatedDataset:
     """``inner`` as far as its clients may speak of it; itself where one sample is enough."""
-    return Withheld(inner, privacy, seed) if least(privacy) > 1 else inner
+    return PolicyView(inner, privacy, seed) if smallest_reported(privacy) > 1 else inner
 
 
 @dataclass(frozen=True, eq=False)
-class Withheld(Around):
-    """A world without the classes of which a client has too few training samples.
+class PolicyView(DatasetWrapper):
+    """A data set without the classes of which a client has too few training samples.
 
     Of the test and validation samples of a class and domain that a client holds, as many are scored as are told of:
     the same ones in every round, drawn from ``seed``, and none of too few. So the counts that are told are true ones.
@@ -61,9 +61,9 @@ class Withheld(Around):
         for domain in np.unique(found.domain):
             for label in np.flatnonzero(kept):
                 rows = np.flatnonzero((found.domain == domain) & (found.y == label))
-                if len(rows) >= least(self.privacy):
+                if len(rows) >= smallest_reported(self.privacy):
                     rng = np.random.default_rng([self.seed, int(domain), int(label)])
-                    chosen[rng.permutation(rows)[: told(len(rows), self.privacy)]] = True
+                    chosen[rng.permutation(rows)[: rounded(len(rows), self.privacy)]] = True
         return chosen
 
 

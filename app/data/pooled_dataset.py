@@ -1,4 +1,4 @@
-"""Gathered: another world with all training samples at one client, for the centralised reference."""
+"""Gathered: another data set with all training samples at one client, for the centralised reference."""
 
 import functools
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .federated_dataset import Around, Samples
+from .federated_dataset import DatasetWrapper, Samples
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(Around):
-    """The samples, splits and held-out sets are the inner world's, as its clients had them."""
+class PooledDataset(DatasetWrapper):
+    """The samples, splits and held-out sets are the inner data set's, as its clients had them."""
 
     def __len__(self) -> int:
         return 1

@@ -1,4 +1,4 @@
-"""The world of one site: its own folder or file, split by itself, with classes agreed by name."""
+"""The data set of one site: its own folder or file, split by itself, with classes agreed by name."""
 
 import functools
 import itertools
@@ -9,15 +9,15 @@ import numpy as np
 
 from ..common.errors import FedgeoError
 from ..config.node_config import Refusal, Site
-from ..config.privacy import least, shared_classes
+from ..config.privacy import shared_classes, smallest_reported
 from ..config.schema import Config, EegData, ImageData, Privacy
-from .federated_dataset import Samples, World
+from .federated_dataset import FederatedDataset, Samples
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
 
 
 @dataclass(frozen=True, eq=False)
-class SiteWorld:
+class SiteDataset:
     """One client, whatever number the server gives it, and its own validation and test samples.
 
     inner: the site's data as a simulation of a single client. agreed: all sites' classes in one order; None until
@@ -26,7 +26,7 @@ class SiteWorld:
     """
 
     site: Site
-    inner: World
+    inner: FederatedDataset
     privacy: Privacy
     agreed: tuple[str, ...] | None = None
     _samples: dict[str, Samples] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class SiteWorld:
     def __post_init__(self) -> None:
         if not self.classes:
             raise Refusal(
-                f"site {self.site.name} has no class with privacy.min_count={least(self.privacy)} training samples: it "
-                "takes no part"
+                f"site {self.site.name} has no class with privacy.min_count={smallest_reported(self.privacy)} training "
+                "samples: it takes no part"
             )
         unknown = set(self.inner.classes) - set(self.classes)
         if lacking := [name for name in self.named if name in unknown] if unknown else []:
@@ -103,20 +103,20 @@ class SiteWorld:
 
 
 @functools.lru_cache(maxsize=16)
-def site_world(config: Config, site: Site, agreed: tuple[str, ...] | None = None) -> SiteWorld:
-    """The world of ``site`` under the run's configuration. FedgeoError for data that cannot be used."""
-    return SiteWorld(site, _inner(local_config(config, site)), config.privacy, agreed)
+def site_dataset(config: Config, site: Site, agreed: tuple[str, ...] | None = None) -> SiteDataset:
+    """The data set of ``site`` under the run's configuration. FedgeoError for data that cannot be used."""
+    return SiteDataset(site, _inner(local_config(config, site)), config.privacy, agreed)
 
 
 @functools.lru_cache(maxsize=16)
-def _inner(config: Config) -> World:
+def _inner(config: Config) -> FederatedDataset:
     if isinstance(config.data, EegData):
-        from .eeg.dataset import subjects
+        from .eeg.dataset import eeg_dataset
 
-        return subjects(config)
-    from .images.dataset import pool
+        return eeg_dataset(config)
+    from .images.dataset import image_dataset
 
-    return pool(config)
+    return image_dataset(config)
 
 
 def local_config(config: Config, site: Site) -> Config:

@@ -14,7 +14,7 @@ LEADING = 5  # eigenvectors that the paper's similarity takes
 
 
 @dataclass(frozen=True, eq=False)
-class Likeness:
+class DomainSimilarity:
     """The similarity (Eq. 3) of every class's shape in one domain to every one's in another.
 
     labels: int64 (m,), the classes that have a shape of full rank (``LEADING``) in both domains, in rows and
@@ -52,7 +52,7 @@ class Likeness:
         }
 
 
-def between_domains(parts: Mapping[int, ClassStatistics], domains: Mapping[int, str | None]) -> list[Likeness]:
+def between_domains(parts: Mapping[int, ClassStatistics], domains: Mapping[int, str | None]) -> list[DomainSimilarity]:
     """The likeness of every two domains that have classes to compare, from the clients' statistics.
 
     parts: each client's. domains: each client's domain; those of a mixed one (None) do not count.
@@ -73,5 +73,5 @@ def between_domains(parts: Mapping[int, ClassStatistics], domains: Mapping[int, 
     for first, second in combinations(shapes, 2):
         if labels := sorted(shapes[first].keys() & shapes[second].keys()):
             matrix = similarity_matrix([shapes[first][c] for c in labels], [shapes[second][c] for c in labels], LEADING)
-            alike.append(Likeness((first, second), np.array(labels, dtype=np.int64), matrix))
+            alike.append(DomainSimilarity((first, second), np.array(labels, dtype=np.int64), matrix))
     return alike

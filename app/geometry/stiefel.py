@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .common.errors import FedgeoError
+from ..common.errors import FedgeoError
 
 # A mean of orthonormal matrices shrinks where they disagree: its singular values are 1 where all agree and 0
 # where they cancel. Below this the clients have cancelled out, and what is left means nothing.

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from .. import messages as records
 from ..common.errors import MISSING, FedgeoError
 from .placement import hosted
-from .wrapper import OuterGrid
+from .wrapper import GridWrapper
 
 log = logging.getLogger(__name__)
 Check = Callable[[Message, RecordDict], None]
@@ -48,7 +48,7 @@ class Traffic:
         return sum(weight * loss for weight, loss in self.losses) / total if total else None
 
 
-class CohortGrid(OuterGrid):
+class CohortGrid(GridWrapper):
     """A grid over another one. Its node ids are the logical clients 0..K-1.
 
     Clients of one node that are sent the same content share one message. Every client that is asked gets one

@@ -15,7 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from ..config.schema import Federation
-from .wrapper import OuterGrid
+from .wrapper import GridWrapper
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REP
 TRIES = 3  # how often a site that leaves in mid-work is asked the same
 
 
-class Reaching(OuterGrid):
+class RetryingGrid(GridWrapper):
     """``federation`` says how many of those that are asked are enough."""
 
     def __init__(self, inner: Grid, federation: Federation) -> None:

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 
-class OuterGrid(Grid):
+class GridWrapper(Grid):
     """A grid over ``inner``; a subclass changes how clients are asked."""
 
     def __init__(self, inner: Grid) -> None:

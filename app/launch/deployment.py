@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..common.errors import FedgeoError
 from .certificates import Certificates, certificates, node_key
-from .superlink import NAME, START_SECONDS, Link, free_port
+from .superlink import NAME, START_SECONDS, PrivateSuperLink, free_port
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LocalSite:
         }
 
 
-class Deployment(Link):
+class Deployment(PrivateSuperLink):
     """The SuperLink and the SuperNodes of ``sites``; a context manager that ends all it started.
 
     It has begun when every site is connected.
@@ -103,7 +103,7 @@ class Deployment(Link):
             time.sleep(0.5)
 
 
-class Connection(Link):
+class Connection(PrivateSuperLink):
     """A SuperLink that somebody else has started, by its name in the user's own Flower configuration."""
 
     def __init__(self, name: str) -> None:

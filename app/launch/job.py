@@ -19,11 +19,11 @@ from ..algorithms.registry import local_algorithm
 from ..client.node import state_folder
 from ..common.device import choose_device
 from ..common.errors import FedgeoError
-from ..common.logs import told
+from ..common.logs import listening
 from ..config.compose import load, one_line
 from ..config.schema import Config
 from ..data.experiment import build_model
-from ..data.federated_dataset import world
+from ..data.federated_dataset import federated_dataset
 from ..grids.in_process import InProcessGrid
 from ..grids.placement import together
 from ..runs import tracking
@@ -33,7 +33,7 @@ from ..server import strategy
 from ..server.run import run
 from ..strategies import compatibility
 from .simulation import check_cluster, simulated
-from .superlink import Link
+from .superlink import PrivateSuperLink
 
 PATHS = ("data.path", "federation.partition_file", "cache_dir", "encoder.checkpoint")
 ELSEWHERE = ("run_dir=", "sweep_dir=", "resume=")  # where a run is kept: told anew when it is resumed
@@ -150,20 +150,20 @@ def check(config: Config) -> int:
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
     choose_device(config.device)
-    planned = world(config)
+    planned = federated_dataset(config)
     if config.data.family == "eeg":  # widths that fit the channels, pools that fit the samples
         build_model(config, local_algorithm(config), planned)
     return strategy.build(config, planned).rounds
 
 
-def execute(job: Job, superlink: Link | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
+def execute(job: Job, superlink: PrivateSuperLink | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
     """Run one job to its end and return its summary. Raises FedgeoError with the reason where it failed.
 
     on_round gets every line of rounds.jsonl, on_note every line of log.txt. The summary is empty where the run
     directory is on another machine.
     """
     if superlink is None:
-        with told(on_note):
+        with listening(on_note):
             return run_in_process(job, on_round)
     return run_on_flower(job, superlink, on_round, on_note)
 
@@ -178,7 +178,7 @@ def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
     return run(grid, config, job.run_dir, on_round, overrides=job.text, state=state_folder(config, 1))
 
 
-def run_on_flower(job: Job, superlink: Link, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
+def run_on_flower(job: Job, superlink: PrivateSuperLink, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
     """Submit the job, follow its run directory, and trust nothing but its summary and the SuperLink's status."""
     lines, notes = _begun(job)
     options = () if job.config.engine == "deployment" else simulated(nodes(job.config), gpus(job.config))
@@ -220,7 +220,7 @@ def nodes(config: Config) -> int:
 
     Clients that are trained side by side are on one node, whatever is asked for.
     """
-    clients = len(world(config))
+    clients = len(federated_dataset(config))
     chunk = together(config, clients)
     chunks = -(-clients // chunk)
     each = config.federation.clients_per_node

@@ -9,7 +9,7 @@ import numpy as np
 from ..common.errors import FedgeoError
 from ..config.compose import load
 from ..config.schema import EegData
-from ..data.images.dataset import Pool, pool
+from ..data.images.dataset import ImageDataset, image_dataset
 
 WHOLE = ("data.test_fraction=0", "data.val_fraction=0", "engine=inprocess", "augmentation=none", "method=fedavg")
 
@@ -24,7 +24,7 @@ def write_shares(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     config = load((*words, *WHOLE, f"federation.clients={len(folders)}"))
     if isinstance(config.data, EegData):
         raise FedgeoError(f"data={config.data.name}: give the sites' folders of recordings with --data")
-    dealt = pool(config)
+    dealt = image_dataset(config)
     for folder, rows in zip(folders, dealt.partition.clients, strict=True):
         folder.mkdir(parents=True)
         if dealt.source.images is not None:
@@ -39,7 +39,7 @@ def data_path(folder: Path) -> Path:
     return features if features.exists() else folder
 
 
-def _write_images(dealt: Pool, rows: np.ndarray, folder: Path) -> None:
+def _write_images(dealt: ImageDataset, rows: np.ndarray, folder: Path) -> None:
     assert dealt.source.images is not None
     for row in rows:
         name = dealt.source.classes[dealt.source.labels[row]]
@@ -50,7 +50,7 @@ def _write_images(dealt: Pool, rows: np.ndarray, folder: Path) -> None:
         dealt.source.images[int(row)].save(target)
 
 
-def _write_features(dealt: Pool, rows: np.ndarray, folder: Path) -> None:
+def _write_features(dealt: ImageDataset, rows: np.ndarray, folder: Path) -> None:
     assert dealt.source.features is not None
     with (folder / "features.npz").open("wb") as file:
         np.savez(

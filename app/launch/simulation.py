@@ -3,12 +3,12 @@
 import socket
 
 from ..common.errors import FedgeoError
-from .superlink import MARK, Link, end_marked, free_port
+from .superlink import MARK, PrivateSuperLink, end_marked, free_port
 
-__all__ = ["MARK", "SuperLink", "check_cluster", "end_marked", "simulated"]
+__all__ = ["MARK", "SimulationSuperLink", "check_cluster", "end_marked", "simulated"]
 
 
-class SuperLink(Link):
+class SimulationSuperLink(PrivateSuperLink):
     """A SuperLink for simulations; a context manager that ends all it started.
 
     ray_address: host:port of a running Ray cluster to simulate on; None for one of its own on this machine.

@@ -33,7 +33,7 @@ START_SECONDS = 60.0
 NAME = "fedgeo"  # of the SuperLink in the private configuration
 
 
-class Link:
+class PrivateSuperLink:
     """A SuperLink on this machine; a context manager that ends all it started, by a watch if it is killed.
 
     ``_start`` says how it begins.

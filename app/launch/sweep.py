@@ -26,8 +26,8 @@ from ..runs import reader, resume
 from ..runs.reader import Run
 from ..runs.run_directory import check_new, check_writable
 from .job import Job, check, execute, expand, prepare
-from .simulation import SuperLink, end_marked
-from .superlink import Link
+from .simulation import SimulationSuperLink, end_marked
+from .superlink import PrivateSuperLink
 from .workers import Listener, Outcome, run_jobs
 
 LONGEST = 180  # characters of a run directory's name
@@ -151,7 +151,7 @@ def run_on_superlink(
         raise FedgeoError("federation.ray_address differs between the runs: a sweep is simulated on one Ray cluster")
     outcomes = []
     listener.note("starting Flower's SuperLink")
-    superlink = SuperLink(addresses.pop())
+    superlink = SimulationSuperLink(addresses.pop())
     started(superlink.mark)
     with superlink:
         for job in jobs:
@@ -160,7 +160,7 @@ def run_on_superlink(
     return outcomes
 
 
-def run_here(job: Job, superlink: Link | None, listener: Listener) -> Outcome:
+def run_here(job: Job, superlink: PrivateSuperLink | None, listener: Listener) -> Outcome:
     """One run, over ``superlink`` or in this process; an error is an outcome."""
     listener.begin(job)
     try:

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from ..common.errors import describe
-from ..common.logs import told
+from ..common.logs import listening
 from .job import Job, run_in_process
 
 ROUND, NOTE, DONE, FAILED = "round", "note", "done", "failed"
@@ -154,7 +154,7 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            with told(lambda line: pipe.send((NOTE, line))):
+            with listening(lambda line: pipe.send((NOTE, line))):
                 summary = run_in_process(job, lambda row: pipe.send((ROUND, row)))
         except Exception as error:
             pipe.send((FAILED, describe(error)))

@@ -51,15 +51,15 @@ def described_reply(figures: Mapping[str, float | int], counts: Mapping[str, Any
     return content
 
 
-def train_reply(weights: Weights, extra: Weights, metrics: Mapping[str, float | int]) -> RecordDict:
+def train_reply(weights: Weights, auxiliary: Weights, metrics: Mapping[str, float | int]) -> RecordDict:
     """A training reply as Flower's own strategies want it: one ArrayRecord, one MetricRecord."""
-    return RecordDict({ARRAYS: view_record(named_arrays(weights, extra)), METRICS: metrics_record(metrics)})
+    return RecordDict({ARRAYS: view_record(named_arrays(weights, auxiliary)), METRICS: metrics_record(metrics)})
 
 
 def read_update(reply: Message) -> Update:
     """One client's training reply, which ``CohortGrid.check`` has found to be one."""
-    weights, extra = split_weights(cast(ArrayRecord, reply.content[ARRAYS]))
-    return Update(reply.metadata.src_node_id, weights, extra, number(_metrics(reply.content), "num-examples"))
+    weights, auxiliary = split_weights(cast(ArrayRecord, reply.content[ARRAYS]))
+    return Update(reply.metadata.src_node_id, weights, auxiliary, number(_metrics(reply.content), "num-examples"))
 
 
 def statistics_content(what: str) -> RecordDict:
@@ -83,8 +83,8 @@ def question_content(question: str, asked: Weights) -> RecordDict:
 def read_question(content: RecordDict) -> tuple[str, Weights]:
     """The word and the tensors that ``question_content`` was given."""
     config = request(content, (ARRAYS, CONFIG)).config
-    asked, extra = split_weights(content.array_records[ARRAYS])
-    if extra or not isinstance(config.get("question"), str):
+    asked, auxiliary = split_weights(content.array_records[ARRAYS])
+    if auxiliary or not isinstance(config.get("question"), str):
         raise FedgeoError(f"{SERVER}: its question must be a word and tensors")
     return str(config["question"]), asked
 

@@ -24,7 +24,7 @@ TRAIN, EVALUATE = "train", "evaluate"
 PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
 SUMS = "query.sums"
 FINAL = "query.final"
-EXTRA = "extra/"  # prefix of arrays that a method sends beside the weights
+AUXILIARY = "auxiliary/"  # prefix of arrays that a method sends beside the weights
 SERVER = "the server"  # whom a node blames for a message that cannot be read
 
 
@@ -94,14 +94,14 @@ def taken_over(array: Array) -> np.ndarray:
     return values
 
 
-def weights_record(weights: Weights, extra: Weights | None = None) -> ArrayRecord:
-    """Model weights, and what a method sends beside them under the prefix ``extra/``."""
-    return to_record(named_arrays(weights, extra or {}))
+def weights_record(weights: Weights, auxiliary: Weights | None = None) -> ArrayRecord:
+    """Model weights, and what a method sends beside them under the prefix ``auxiliary/``."""
+    return to_record(named_arrays(weights, auxiliary or {}))
 
 
-def named_arrays(weights: Weights, extra: Weights) -> dict[str, np.ndarray]:
+def named_arrays(weights: Weights, auxiliary: Weights) -> dict[str, np.ndarray]:
     """Model weights, and what goes beside them, as numpy arrays by the names in which they are sent."""
-    named = {**weights, **{EXTRA + name: value for name, value in extra.items()}}
+    named = {**weights, **{AUXILIARY + name: value for name, value in auxiliary.items()}}
     return {name: value.detach().cpu().numpy() for name, value in named.items()}
 
 
@@ -113,9 +113,9 @@ def split_weights(record: ArrayRecord) -> tuple[Weights, Weights]:
 def split_arrays(arrays: Mapping[str, np.ndarray]) -> tuple[Weights, Weights]:
     """(weights, extra) of arrays by the names in which they are sent."""
     tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
-    weights = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
-    extra = {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)}
-    return weights, extra
+    weights = {name: value for name, value in tensors.items() if not name.startswith(AUXILIARY)}
+    auxiliary = {name.removeprefix(AUXILIARY): value for name, value in tensors.items() if name.startswith(AUXILIARY)}
+    return weights, auxiliary
 
 
 def as_sent(record: ArrayRecord, sent: ArrayRecord) -> ArrayRecord:

@@ -27,13 +27,13 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Plain = None | bool | int | float | str
 
 
-class Said(pydantic.BaseModel):
+class Statement(pydantic.BaseModel):
     """Something said in words: unknown keys and wrong types are refused."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class HelloReply(Said):
+class HandshakeReply(Statement):
     """Who a client is; see ``Node.hello``."""
 
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -44,7 +44,7 @@ class HelloReply(Said):
     privacy: Privacy
 
     @pydantic.model_validator(mode="after")
-    def agree(self) -> "HelloReply":
+    def agree(self) -> "HandshakeReply":
         if len(set(self.classes)) != len(self.classes):
             raise ValueError("classes must have different names")
         if len(self.counts) != len(self.classes):
@@ -64,7 +64,7 @@ class HelloReply(Said):
         return self
 
 
-class Described(Said):
+class Described(Statement):
     """An augmented set's samples by class; see ``Node.describe_augmentation``."""
 
     total: list[Count]
@@ -85,7 +85,7 @@ def words(text: Any, who: str) -> Any:
         raise FedgeoError(f"{who}: what it says cannot be read ({error})") from None
 
 
-def said(kind: type[Said], value: Any, who: str) -> Any:
+def said(kind: type[Statement], value: Any, who: str) -> Any:
     """``value`` as ``kind``. FedgeoError that names the first fault."""
     try:
         return kind.model_validate(value)

@@ -11,7 +11,7 @@ from .spdnet import SPDNet
 
 
 def build(settings: Any, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
-    """A fresh model. settings: the configuration's model group. inputs: what the world says of its samples.
+    """A fresh model. settings: the configuration's model group. inputs: what the data set says of its samples.
 
     stiefel: whether the federation keeps SPDnet's weights on the manifold; else they are free matrices.
     """

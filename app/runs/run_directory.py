@@ -19,7 +19,7 @@ from ..models.weights import save_weights
 from .checkpoint import Checkpoint
 from ..config.compose import dump
 from ..config.schema import Config, SpdNetModel
-from ..data.federated_dataset import World
+from ..data.federated_dataset import FederatedDataset
 from ..common.errors import FedgeoError
 from ..training.evaluation import final_and_best
 from ..models.base import Weights
@@ -133,9 +133,9 @@ class RunDirectory:
             os.fsync(file.fileno())
         self.tracker.round(row)
 
-    def save_model(self, which: str, weights: Weights, world: World) -> None:
+    def save_model(self, which: str, weights: Weights, dataset: FederatedDataset) -> None:
         """model-final or model-best."""
-        save_model(self.path / f"model-{which}.safetensors", self.config, weights, world)
+        save_model(self.path / f"model-{which}.safetensors", self.config, weights, dataset)
 
     def finish(self, status: str, error: str | None, facts: dict[str, Any]) -> dict[str, Any]:
         """Write summary.json and return it. ``facts`` are what only the server knows."""
@@ -225,7 +225,7 @@ def _move_state(before: Origin, state: Path | None) -> None:
         shutil.move(before.state, state)
 
 
-def save_model(path: Path, config: Config, weights: Weights, world: World) -> None:
+def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedDataset) -> None:
     """A model as safetensors, with all that is needed to use it on new samples: what it is, and what it reads.
 
     The metadata's one entry, ``fedgeo``, is JSON: classes, experiment, model, method; facts (what all clients had
@@ -233,11 +233,11 @@ def save_model(path: Path, config: Config, weights: Weights, world: World) -> No
     for EEG, as configured.
     """
     described: dict[str, Any] = {
-        "classes": list(world.classes),
+        "classes": list(dataset.classes),
         "experiment": config.experiment,
         "model": config.model.model_dump(),
         "method": config.method.model_dump(),
-        "facts": world.facts(0),
+        "facts": dataset.facts(0),
     }
     if config.data.family == "eeg":
         described |= {

@@ -3,8 +3,8 @@
 from itertools import compress
 from typing import Any
 
-from ..config.privacy import least
-from ..strategies.base import Phased
+from ..config.privacy import smallest_reported
+from ..strategies.base import FedgeoStrategy
 
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
 HONEST = (
@@ -13,7 +13,7 @@ HONEST = (
 )
 
 
-def disclosed(strategy: Phased | None) -> dict[str, Any] | None:
+def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
     """The strictest of the clients' policies, what it means, and what was left out; None before they were heard.
 
     Nothing here says how many samples of a class that is left out a client has, or that it has any.
@@ -21,7 +21,7 @@ def disclosed(strategy: Phased | None) -> dict[str, Any] | None:
     if strategy is None or strategy.hello is None:
         return None
     hello, names = strategy.hello, strategy.sites
-    privacy, bound = hello.privacy, least(hello.privacy)
+    privacy, bound = hello.privacy, smallest_reported(hello.privacy)
     meaning = []
     if bound == privacy.min_total == 1:
         meaning.append(NO_BOUND)

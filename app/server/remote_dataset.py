@@ -7,12 +7,12 @@ from typing import Any
 
 from ..common.errors import FedgeoError
 from ..data.federated_dataset import Samples
-from ..strategies.handshake import Hello
+from ..strategies.handshake import Handshake
 
 
 @dataclass(frozen=True, eq=False)
-class RemoteWorld:
-    """The world of the server in a deployment; client k's domain is ``domains[k]``.
+class RemoteDataset:
+    """The data set of the server in a deployment; client k's domain is ``domains[k]``.
 
     names: each client's site. facts: what all of them have alike. counts: samples of each class that each site told.
     """
@@ -58,11 +58,11 @@ class RemoteWorld:
         return json.dumps({"classes": list(self.classes), "sites": sites}) + "\n"
 
 
-def remote_world(hello: Hello, names: Mapping[int, str]) -> RemoteWorld:
+def remote_dataset(hello: Handshake, names: Mapping[int, str]) -> RemoteDataset:
     """What the sites said. names: of all clients, also of those that did not answer."""
     told = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
     missing = (None, [0] * len(hello.classes))
-    return RemoteWorld(
+    return RemoteDataset(
         hello.classes,
         tuple(told.get(client, missing)[0] or name for client, name in sorted(names.items())),
         tuple(name for _, name in sorted(names.items())),

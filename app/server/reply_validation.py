@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 
 from .. import messages
 from ..algorithms.base import Algorithm
-from ..algorithms.signature import LARGEST, Exchange, blank, check_tensors, exchange, template
+from ..algorithms.signature import LARGEST, Signature, blank, check_tensors, signature, template
 from ..augmentation.fedmix import SharedMeans
 from ..common.errors import FedgeoError
 from ..config.privacy import RESEARCH
@@ -21,7 +21,7 @@ from ..messages import ARRAYS, CONFIG, METRICS, Part
 from ..messages.schema import (
     MOST,
     Described,
-    HelloReply,
+    HandshakeReply,
     array,
     bounded,
     check_counts,
@@ -46,17 +46,17 @@ FACTS = {  # what every client of a family must say
 SCALE = 1e-6  # what sums over float64 numbers may be off by, relative to them
 
 
-class Replies:
+class ReplyValidator:
     """The checks of one run, which know as much of the clients as these have said by then."""
 
     def __init__(self, config: Config, grid: CohortGrid) -> None:
         self.config = config
         self.grid = grid
-        self.hello: dict[int, HelloReply] = {}
+        self.hello: dict[int, HandshakeReply] = {}
         self.totals: dict[int, int] = {}  # samples of each client's augmented set, where it told them
         self.tested: dict[tuple[int, str, int], bytes] = {}  # samples of each class that a client is tested on
         self.domains = 0
-        self._exchange: Exchange | None = None
+        self._exchange: Signature | None = None
         self._model: tuple[Algorithm, Model, Mapping[str, Any]] | None = None
         self._checks: dict[str, Callable[[int, str, Message, RecordDict], None]] = {
             messages.HELLO: self._hello,
@@ -69,9 +69,9 @@ class Replies:
         }
 
     def expect(self, algorithm: Algorithm, model: Model, inputs: Mapping[str, Any], domains: int) -> None:
-        """What clients train. inputs: as ``World.inputs``. domains: how many there are to be tested on."""
+        """What clients train. inputs: as ``FederatedDataset.inputs``. domains: how many there are to be tested on."""
         self._model = (algorithm, model, inputs)
-        self._exchange = None if isinstance(algorithm, Fitted) else exchange(algorithm, model, inputs)
+        self._exchange = None if isinstance(algorithm, Fitted) else signature(algorithm, model, inputs)
         self.domains = domains
 
     def check(self, request: Message, reply: RecordDict) -> None:
@@ -90,7 +90,7 @@ class Replies:
     def _hello(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG,))
         only(part.config, ("json",), who, "field")
-        hello: HelloReply = said(HelloReply, words(part.config["json"], who), who)
+        hello: HandshakeReply = said(HandshakeReply, words(part.config["json"], who), who)
         needed = FACTS[self.config.data.family]
         only(hello.facts.keys() & set(needed), needed, who, "fact")  # others are compared between clients
         self.hello[client] = hello
@@ -150,9 +150,9 @@ class Replies:
         part = messages.part(reply, who, (ARRAYS, METRICS))
         metrics = ("num-examples", "train_loss")
         only(part.metrics.keys() - {"clamped_fraction"}, metrics, who, "figure")
-        weights, extra = messages.split_arrays(part.arrays)
+        weights, auxiliary = messages.split_arrays(part.arrays)
         check_tensors(weights, self._exchange.weights, who)
-        check_tensors(extra, self._exchange.up, who)
+        check_tensors(auxiliary, self._exchange.up, who)
         self._examples(client, who, part)
         real(part.metrics["train_loss"], who, "train_loss")
         real(part.metrics.get("clamped_fraction", 0.0), who, "clamped_fraction", 0.0, 1.0)
@@ -224,7 +224,7 @@ class Replies:
 
     # --- what a client said of itself ---
 
-    def _said(self, client: int, who: str) -> HelloReply:
+    def _said(self, client: int, who: str) -> HandshakeReply:
         if client not in self.hello:
             raise FedgeoError(f"{who}: it has not said who it is")
         return self.hello[client]

@@ -25,9 +25,9 @@ from ..common.memory import spare_imports
 from ..common.seeds import INITIAL, generator, one_thread
 from ..config.schema import Config
 from ..data.experiment import build_model
-from ..data.federated_dataset import Samples, World, world
+from ..data.federated_dataset import FederatedDataset, Samples, federated_dataset
 from ..encoders.text_classifier import text_classifier
-from ..geometry.similarity import Likeness
+from ..geometry.similarity import DomainSimilarity
 from ..grids.cohort import CohortGrid
 from ..grids.placement import together
 from ..models.base import Weights
@@ -35,17 +35,17 @@ from ..models.eegnet import EEGNet
 from ..reports import figures, run_report
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
-from ..strategies.augmented import NOTHING_DRAWN, Sharing
-from ..strategies.base import Phased
+from ..strategies.augmented import NOTHING_DRAWN, AugmentedStrategy
+from ..strategies.base import FedgeoStrategy
 from ..strategies.compatibility import check
 from ..strategies.ggeur import GGEUR
-from ..strategies.handshake import Hello, greet
+from ..strategies.handshake import Handshake, shake_hands
 from ..training.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
 from ..training.plain import predict
 from . import strategy
-from .privacy_report import disclosed
-from .remote_dataset import remote_world
-from .reply_validation import Replies
+from .privacy_report import privacy_report
+from .remote_dataset import remote_dataset
+from .reply_validation import ReplyValidator
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,8 @@ class Server:
         self.config = config
         self.results = results
         self.on_round = on_round
-        self.strategy: Phased | None = None
-        self.replies = Replies(config, grid)
+        self.strategy: FedgeoStrategy | None = None
+        self.replies = ReplyValidator(config, grid)
         grid.check = self.replies.check
         self.parameters = 0
         self.bytes_up = self.bytes_down = 0
@@ -126,17 +126,17 @@ class Server:
         """The whole run, from the partition to the last figures."""
         config = self.config
         check(config)
-        self.world, hello = self.assemble()
+        self.dataset, hello = self.assemble()
         self.write_partition()
-        if self.world.central:
-            self.held_out = {part: self.world.held_out(part, None) for part in ("val", "test")}
-        for note in getattr(self.world, "notes", ()):
+        if self.dataset.central:
+            self.held_out = {part: self.dataset.held_out(part, None) for part in ("val", "test")}
+        for note in getattr(self.dataset, "notes", ()):
             log.info("%s", note)
-        self.model = build_model(config, local_algorithm(config), self.world)
-        self.replies.expect(local_algorithm(config), self.model, self.world.inputs, len(self.world.domains))
+        self.model = build_model(config, local_algorithm(config), self.dataset)
+        self.replies.expect(local_algorithm(config), self.model, self.dataset.inputs, len(self.dataset.domains))
         initial = self.initial()
         self.parameters = sum(value.numel() for value in initial.values())
-        self.strategy = strategy.build(config, self.world)
+        self.strategy = strategy.build(config, self.dataset)
         self.strategy.hello = hello
         algorithm = local_algorithm(config)
         if isinstance(algorithm, Centralised):
@@ -156,16 +156,16 @@ class Server:
         self.hand_over()
         self.draw()
 
-    def assemble(self) -> tuple[World, Hello | None]:
+    def assemble(self) -> tuple[FederatedDataset, Handshake | None]:
         """Find the clients, and what they hold: of a simulation it is known, a deployment's sites are asked."""
         config, federation = self.config, self.config.federation
         if config.engine == "deployment":
             self.grid.gather(
                 messages.Agreed(self.results.origin.run, code_hash()), federation.min_nodes, federation.deadline
             )
-            hello = greet(self.grid, federation, code_hash())
-            return remote_world(hello, self.grid.names), hello
-        known = world(config)
+            hello = shake_hands(self.grid, federation, code_hash())
+            return remote_dataset(hello, self.grid.names), hello
+        known = federated_dataset(config)
         self.grid.discover(len(known), federation.deadline, together(config, len(known)))
         return known, None
 
@@ -190,9 +190,9 @@ class Server:
         def text(templates: Sequence[str]) -> torch.Tensor:
             encoder = self.config.encoder.settings
             rows = text_classifier(
-                self.world.classes, templates, encoder["model"], encoder["pretrained"], encoder["checkpoint"]
+                self.dataset.classes, templates, encoder["model"], encoder["pretrained"], encoder["checkpoint"]
             )
-            dimension = self.world.inputs["dimension"]
+            dimension = self.dataset.inputs["dimension"]
             if rows.shape[1] != dimension:
                 raise FedgeoError(
                     f"encoder.model={encoder['model']}: its text embeddings have dimension {rows.shape[1]}, the "
@@ -282,7 +282,7 @@ class Server:
                 "it is once a run is complete: only a run that was broken off can be continued"
             )
         self.strategy.restore(checkpoint)
-        if isinstance(self.strategy, Sharing):
+        if isinstance(self.strategy, AugmentedStrategy):
             told = self.strategy.described.clients
             self.replies.totals = {client: sum(counts["total"]) for client, counts in told.items()}
         self.best = float(facts["best"])
@@ -293,9 +293,9 @@ class Server:
         self.best_weights = checkpoint.group("best")
         if checkpoint.round:
             self.confusion = checkpoint.group("test")["confusion"].numpy()
-            self.results.save_model("final", weights, self.world)
+            self.results.save_model("final", weights, self.dataset)
         if self.best_weights:
-            self.results.save_model("best", self.best_weights, self.world)
+            self.results.save_model("best", self.best_weights, self.dataset)
         return weights
 
     def clients_keep_state(self, weights: Weights) -> bool:
@@ -311,7 +311,7 @@ class Server:
 
     def write_partition(self) -> None:
         """Who holds what; the data of a resumed run must be what they were."""
-        path, text = self.results.path / "partition.json", self.world.partition_json()
+        path, text = self.results.path / "partition.json", self.dataset.partition_json()
         if self.results.checkpoint is not None and path.read_text() != text:
             raise FedgeoError(f"resume={self.results.path}: the data, or who holds what, has changed: see {path.name}")
         self.results.write("partition.json", text)
@@ -329,7 +329,7 @@ class Server:
         if isinstance(self.model, EEGNet):  # nobody's batch statistics fit subjects nobody trained on: their own do
             self.model.calibrate(torch.from_numpy(held_out.x))
         outputs = predict(self.model, held_out.x)
-        return evaluate(outputs, held_out.y, held_out.domain, self.world.domains, self.world.classes)
+        return evaluate(outputs, held_out.y, held_out.domain, self.dataset.domains, self.dataset.classes)
 
     def pooled(self, evaluated: dict[int, messages.Evaluation], part: str) -> Scores | None:
         """The scores over all clients' own samples; None where no client has validation samples."""
@@ -341,7 +341,7 @@ class Server:
         if part == "val" and not entries:
             return None
         domains, confusions, losses = zip(*entries, strict=True) if entries else ((), (), ())
-        scores = scores_from_confusions(confusions, [self.world.domains[d] for d in domains], losses)
+        scores = scores_from_confusions(confusions, [self.dataset.domains[d] for d in domains], losses)
         own = [np.sum([c for c, _ in said[part].values()], axis=0) for said in evaluated.values() if said[part]]
         return replace(scores, f1_macro_clients=math.fsum(f1_macro(c) for c in own) / len(own))
 
@@ -359,14 +359,14 @@ class Server:
         if not weights:
             return
         self.final_weights = weights
-        self.results.save_model("final", weights, self.world)
+        self.results.save_model("final", weights, self.dataset)
         chosen = row.get(self.results.val_metric, number)
         if self.results.val_metric == "val_loss":
             chosen = -chosen
         if chosen > self.best:
             self.best = chosen
             self.best_weights = weights
-            self.results.save_model("best", weights, self.world)
+            self.results.save_model("best", weights, self.dataset)
 
     def draw_phases(self) -> None:
         """What is known before the first round."""
@@ -374,36 +374,36 @@ class Server:
         hello, folder = self.strategy.hello, self.results.path / "figures"
         names = [f"{domain or 'client'} {k}" for k, domain in zip(hello.clients, hello.domains, strict=True)]
         figures.label_distribution(hello.counts, hello.classes, folder / "label_distribution.png", names)
-        if isinstance(self.strategy, Sharing):
+        if isinstance(self.strategy, AugmentedStrategy):
             self.results.write_json("augmentation.json", self.strategy.record(hello))
-        if isinstance(self.strategy, GGEUR) and self.strategy.likeness:
-            self.draw_likeness(self.strategy.likeness, folder / "similarity.png")
+        if isinstance(self.strategy, GGEUR) and self.strategy.similarities:
+            self.draw_similarities(self.strategy.similarities, folder / "similarity.png")
 
     def draw(self) -> None:
         """The figures of the run."""
         folder, rows = self.results.path / "figures", self.results.rows
         figures.curves(rows, folder / "curves.png", self.config.metric.name)
         assert self.confusion is not None
-        figures.confusion(self.confusion, self.world.classes, folder / "confusion.png")
-        counts = {"round": len(rows), "classes": self.world.classes, "counts": self.confusion.tolist()}
+        figures.confusion(self.confusion, self.dataset.classes, folder / "confusion.png")
+        counts = {"round": len(rows), "classes": self.dataset.classes, "counts": self.confusion.tolist()}
         self.results.write_json("confusion.json", counts)
         if len(rows[-1]["accuracy_by_domain"]) > 1:
             figures.domain_bars(rows[-1]["accuracy_by_domain"], folder / "domains.png")
 
-    def draw_likeness(self, likeness: Sequence[Likeness], path: Path) -> None:
+    def draw_similarities(self, similarities: Sequence[DomainSimilarity], path: Path) -> None:
         """Figure 6 for the two domains with the most classes to compare, and the figures of all pairs."""
-        shown = max(likeness, key=lambda pair: len(pair.labels))
-        names = [self.world.classes[label] for label in shown.labels]
+        shown = max(similarities, key=lambda pair: len(pair.labels))
+        names = [self.dataset.classes[label] for label in shown.labels]
         figures.similarity_heatmap(shown.matrix, names, names, path, *shown.domains)
-        self.results.write_json("similarity.json", [pair.record() for pair in likeness])
+        self.results.write_json("similarity.json", [pair.record() for pair in similarities])
 
     def facts(self) -> dict[str, Any]:
         """What only the server knows, for the summary; also of a run that failed on its way."""
         described = NOTHING_DRAWN
-        if isinstance(self.strategy, Sharing):
+        if isinstance(self.strategy, AugmentedStrategy):
             described = self.strategy.described
         return {
-            "privacy": disclosed(self.strategy),
+            "privacy": privacy_report(self.strategy),
             "parameters": self.parameters,
             "added_samples": described.added,
             "perturbation_rms": described.perturbation_rms,

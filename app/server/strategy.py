@@ -10,51 +10,55 @@ from ..algorithms.registry import local_algorithm
 from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..config.schema import Config, Method
-from ..data.federated_dataset import World
+from ..data.federated_dataset import FederatedDataset
 from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
 from ..one_shot.lda import LDA
 from ..one_shot.ridge import Ridge
-from ..strategies.algorithm import Federated
-from ..strategies.augmented import NOTHING_DRAWN, Sharing
-from ..strategies.base import Phased
-from ..strategies.compatibility import check, check_classes, first_head
+from ..strategies.algorithm import AlgorithmStrategy
+from ..strategies.augmented import AugmentedStrategy
+from ..strategies.base import FedgeoStrategy
+from ..strategies.compatibility import check_classes, first_head
 from ..strategies.equal_steps import equal_steps
-from ..strategies.evaluate_only import Untrained
-from ..strategies.fitted import Fitting
+from ..strategies.evaluate_only import EvaluateOnly
+from ..strategies.fitted import FittedStrategy
 from ..strategies.ggeur import GGEUR
-from ..strategies.one_shot import OneRound
+from ..strategies.one_shot import OneShotStrategy
 from ..strategies.peers import FedFA, FedMix
-from ..strategies.schedule import Rate
+from ..strategies.schedule import LearningRate
 from ..strategies.shift import Shift
 
-__all__ = ["GGEUR", "NOTHING_DRAWN", "Phased", "Sharing", "build", "check"]
-
-SHARING: dict[str, type[Sharing]] = {"repeat": GGEUR, "ggeur": GGEUR, "fedmix": FedMix, "fedfa": FedFA, "shift": Shift}
+SHARING: dict[str, type[AugmentedStrategy]] = {
+    "repeat": GGEUR,
+    "ggeur": GGEUR,
+    "fedmix": FedMix,
+    "fedfa": FedFA,
+    "shift": Shift,
+}
 INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
 
 
-def build(config: Config, world: World) -> Phased:
+def build(config: Config, dataset: FederatedDataset) -> FedgeoStrategy:
     """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs.
 
-    Raises FedgeoError where the method does not fit what the world holds.
+    Raises FedgeoError where the method does not fit what the data set holds.
     """
-    check_classes(config, len(world.classes))
-    rate = Rate(config.training)
-    base = build_base(config.method, len(world))
+    check_classes(config, len(dataset.classes))
+    rate = LearningRate(config.training)
+    base = build_base(config.method, len(dataset))
     federation, method = config.federation, local_algorithm(config)
     if method.centralised:  # a round is an epoch
         federation = federation.model_copy(update={"rounds": federation.rounds * config.training.epochs})
     common = (base, federation, rate, config.seed, code_hash())
-    central = world.central and method.shares
-    if isinstance(base, Federated) and isinstance(base.algorithm, Fitted):
-        return Fitting(*common, central=central)
+    central = dataset.central and method.shares
+    if isinstance(base, AlgorithmStrategy) and isinstance(base.algorithm, Fitted):
+        return FittedStrategy(*common, central=central)
     if isinstance(method, FromStatistics):
-        return OneRound(*common, central=central)
+        return OneShotStrategy(*common, central=central)
     if not method.trains:
-        return Untrained(*common, central=central)
+        return EvaluateOnly(*common, central=central)
     if config.augmentation.kind == "none":
-        made = Phased(*common, central=central)
+        made = FedgeoStrategy(*common, central=central)
     else:
         made = SHARING[config.augmentation.kind](*common, central=central, augmentation=config.augmentation)
     if (head := first_head(config)) is not None:
@@ -68,7 +72,7 @@ def build_base(method: Method, clients: int) -> Strategy:
     """One of our algorithms, or a Flower strategy named by its class, unchanged."""
     found = registry.resolve(method.target)
     if not issubclass(found, Strategy):
-        return Federated(registry.load(method.target, **method.settings), clients)
+        return AlgorithmStrategy(registry.load(method.target, **method.settings), clients)
     allowed = inspect.signature(found).parameters
     unknown = sorted(set(method.settings) - set(allowed))
     if unknown:

@@ -14,7 +14,7 @@ from ..algorithms.base import Algorithm
 from ..models.base import Weights
 
 
-class Federated(Strategy):
+class AlgorithmStrategy(Strategy):
     """Sends the global weights and what the algorithm shares to every node it is shown, and takes its step.
 
     clients: how many there are in all (K), whoever takes part.
@@ -37,7 +37,7 @@ class Federated(Strategy):
         if not self.state:
             self.state = self.algorithm.server_state(self.weights)
         config["server-round"] = server_round
-        record = messages.weights_record(self.weights, self.algorithm.shared(self.state))
+        record = messages.weights_record(self.weights, self.algorithm.auxiliary(self.state))
         content = RecordDict({messages.ARRAYS: record, messages.CONFIG: config})
         return [Message(content, client, messages.TRAIN) for client in grid.get_node_ids()]
 
@@ -48,7 +48,7 @@ class Federated(Strategy):
         if not updates:
             return None, None
         few = self.few(update.client for update in updates)
-        updates = [replace(update, extra=self.algorithm.withhold(update.extra, few)) for update in updates]
+        updates = [replace(update, auxiliary=self.algorithm.withhold(update.auxiliary, few)) for update in updates]
         self.weights, self.state = self.algorithm.aggregate(self.weights, self.state, updates, self.clients)
         return messages.weights_record(self.weights), None
 

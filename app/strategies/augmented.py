@@ -20,9 +20,9 @@ from ..config.schema import Augmentation, Federation
 from ..grids.cohort import CohortGrid
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
-from .base import Phased
-from .handshake import Hello
-from .schedule import Rate
+from .base import FedgeoStrategy
+from .handshake import Handshake
+from .schedule import LearningRate
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class Described:
 NOTHING_DRAWN = Described(0, 0.0, {})
 
 
-class Sharing(Phased):
+class AugmentedStrategy(FedgeoStrategy):
     """Two phases before the rounds of any base strategy, which then trains on what the clients augment."""
 
     def __init__(
         self,
         base: Strategy,
         federation: Federation,
-        rate: Rate,
+        rate: LearningRate,
         seed: int,
         code: str,
         *,
@@ -134,7 +134,7 @@ class Sharing(Phased):
         kept = [reply for reply in replies if reply.metadata.src_node_id not in lacking]
         return sorted([*kept, *again], key=lambda reply: reply.metadata.src_node_id)
 
-    def record(self, hello: Hello) -> dict[str, Any]:
+    def record(self, hello: Handshake) -> dict[str, Any]:
         """What was drawn, for the run directory: each client's samples by class before and after."""
         held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
         clients = [
@@ -164,7 +164,7 @@ def describe(said: dict[int, tuple[dict[str, float], dict[str, Any]]]) -> Descri
     )
 
 
-def domain_numbers(hello: Hello) -> np.ndarray:
+def domain_numbers(hello: Handshake) -> np.ndarray:
     """int64 (all clients,): one number for all clients of a domain, -1 where a client's domain is mixed or unknown."""
     names = {name: number for number, name in enumerate(sorted({d for d in hello.domains if d is not None}))}
     numbers = np.full(hello.total, -1, dtype=np.int64)

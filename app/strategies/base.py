@@ -24,19 +24,19 @@ from ..grids.cohort import CohortGrid
 from ..models.base import Weights
 from ..one_shot.from_statistics import FromStatistics
 from ..runs.checkpoint import Checkpoint
-from .algorithm import Federated
-from .handshake import Hello, greet
+from .algorithm import AlgorithmStrategy
+from .handshake import Handshake, shake_hands
 from .requests import ask, good
-from .schedule import Rate
+from .schedule import LearningRate
 
 Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
 
 
-class Phased(Strategy):
+class FedgeoStrategy(Strategy):
     """Wraps ``base`` with the hello phase, reproducible participation and a bound on failures."""
 
     def __init__(
-        self, base: Strategy, federation: Federation, rate: Rate, seed: int, code: str, *, central: bool
+        self, base: Strategy, federation: Federation, rate: LearningRate, seed: int, code: str, *, central: bool
     ) -> None:
         self.base = base
         self.rate = rate
@@ -44,9 +44,9 @@ class Phased(Strategy):
         self.seed = seed
         self.code = code
         self.central = central  # whether the server evaluates; else every client does, after each round
-        self.hello: Hello | None = None  # where the server has heard the clients already
+        self.hello: Handshake | None = None  # where the server has heard the clients already
         self.sites: dict[int, str] = {}  # the names of a deployment's
-        self.planner: Callable[[Hello], dict[int, int]] | None = None  # each client's steps a round; None: its own
+        self.planner: Callable[[Handshake], dict[int, int]] | None = None  # each client's steps a round; None: its own
         self.evaluated: dict[int, messages.Evaluation] = {}
         self.done, self.resumed = 0, False  # rounds that an earlier process did, if this one goes on with its run
         self.folder: Path | None = None  # where the server keeps what it may have to send again
@@ -58,7 +58,7 @@ class Phased(Strategy):
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """What a resumed run needs of this strategy: tensors, and plain values."""
         facts: dict[str, Any] = {"rate": self.rate.state(), "left_out": self.left_out}
-        if isinstance(self.base, Federated):
+        if isinstance(self.base, AlgorithmStrategy):
             return self.base.state, facts
         # a strategy of Flower's: what it has set since it was made would have to be kept, and in a way it knows
         facts["unsaved"] = sorted(k for k, value in vars(self.base).items() if value is not self._fresh.get(k, self))
@@ -74,7 +74,7 @@ class Phased(Strategy):
         self.done, self.resumed = checkpoint.round, True
         self.rate.restore(checkpoint.facts["rate"])
         self.left_out = tuple(checkpoint.facts.get("left_out", ()))
-        if isinstance(self.base, Federated):
+        if isinstance(self.base, AlgorithmStrategy):
             self.base.state = checkpoint.group("server")
 
     def summary(self) -> None:
@@ -98,8 +98,8 @@ class Phased(Strategy):
         """
         assert isinstance(grid, CohortGrid)
         self.sites = grid.names
-        self.hello = self.hello or greet(grid, self.federation, self.code)
-        if isinstance(self.base, Federated):
+        self.hello = self.hello or shake_hands(grid, self.federation, self.code)
+        if isinstance(self.base, AlgorithmStrategy):
             self.base.few = self.hello.few
         config = train_config or ConfigRecord()
         if self.planner is not None:

@@ -4,10 +4,10 @@ from ..algorithms.base import Algorithm
 from ..augmentation.augmented_set import Augmentation
 from ..augmentation.equal_steps import planned_counts, planned_steps
 from ..config.schema import Config
-from .handshake import Hello
+from .handshake import Handshake
 
 
-def equal_steps(config: Config, method: Algorithm, hello: Hello) -> dict[int, int]:
+def equal_steps(config: Config, method: Algorithm, hello: Handshake) -> dict[int, int]:
     """Client -> the steps that it would take a round if it were augmented as ``config.augmentation`` says."""
     chosen = config.augmentation
     filled = Augmentation(

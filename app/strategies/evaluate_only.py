@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from .base import Phased
+from .base import FedgeoStrategy
 
 
-class Untrained(Phased):
+class EvaluateOnly(FedgeoStrategy):
     """Its one round asks nothing of the clients but, where they evaluate, their scores."""
 
     @property

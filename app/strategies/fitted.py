@@ -10,11 +10,11 @@ from ..common.errors import FedgeoError
 from ..grids.cohort import CohortGrid
 from ..models.base import Weights
 from ..one_shot.fitted import Fitted
-from .algorithm import Federated
-from .base import Phased
+from .algorithm import AlgorithmStrategy
+from .base import FedgeoStrategy
 
 
-class Fitting(Phased):
+class FittedStrategy(FedgeoStrategy):
     """Its one round is the fit. Every client is asked, whatever ``federation.participation`` says."""
 
     @property
@@ -24,7 +24,7 @@ class Fitting(Phased):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        assert isinstance(grid, CohortGrid) and isinstance(self.base, Federated) and self.hello is not None
+        assert isinstance(grid, CohortGrid) and isinstance(self.base, AlgorithmStrategy) and self.hello is not None
         algorithm = self.base.algorithm
         assert isinstance(algorithm, Fitted)
 
@@ -38,7 +38,11 @@ class Fitting(Phased):
 
     def check_totals(self, clients: Iterable[int]) -> None:
         """Refuse means of too few trials, which all clients are sent: of a class, or of all trials together."""
-        assert isinstance(self.base, Federated) and isinstance(self.base.algorithm, Fitted) and self.hello is not None
+        assert (
+            isinstance(self.base, AlgorithmStrategy)
+            and isinstance(self.base.algorithm, Fitted)
+            and self.hello is not None
+        )
         clients, bound = list(clients), self.hello.privacy.min_total
         if self.base.algorithm.by_class and (few := self.hello.few(clients)):
             raise FedgeoError(
@@ -54,5 +58,5 @@ class Fitting(Phased):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        assert isinstance(self.base, Federated)
+        assert isinstance(self.base, AlgorithmStrategy)
         return messages.weights_record(self.base.weights), None

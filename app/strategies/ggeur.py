@@ -7,17 +7,17 @@ import numpy as np
 from ..augmentation.augmented_set import check_domains
 from ..geometry.class_geometry import Geometry, geometry
 from ..geometry.class_statistics import ClassStatistics, merge
-from ..geometry.similarity import Likeness, between_domains
+from ..geometry.similarity import DomainSimilarity, between_domains
 from ..grids.cohort import CohortGrid
-from .augmented import Sharing
-from .handshake import Hello
+from .augmented import AugmentedStrategy
+from .handshake import Handshake
 
 
-class GGEUR(Sharing):
+class GGEUR(AugmentedStrategy):
     """The paper's method as a wrapper. ``repeat``, its control, has the same phases."""
 
     geometry: Geometry | None = None
-    likeness: tuple[Likeness, ...] = ()
+    similarities: tuple[DomainSimilarity, ...] = ()
     gathered: list[ClassStatistics] | None = None  # kept for a first head, which then asks for nothing more
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -38,7 +38,7 @@ class GGEUR(Sharing):
         if self.init is not None:
             self.gathered = list(shared.values())
         domains = dict(zip(self.hello.clients, self.hello.domains, strict=True))
-        self.likeness = tuple(between_domains(gathered, domains))
+        self.similarities = tuple(between_domains(gathered, domains))
         return self.geometry.to_arrays("float32")
 
     def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
@@ -47,7 +47,7 @@ class GGEUR(Sharing):
         kept, self.gathered = self.gathered, None
         return kept
 
-    def record(self, hello: Hello) -> dict[str, Any]:
+    def record(self, hello: Handshake) -> dict[str, Any]:
         """What was drawn, and along which shapes."""
         assert self.geometry is not None
         found = zip(self.geometry.classes, self.geometry.counts, self.geometry.shapes, strict=True)

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 
 from .. import messages
 from ..common.errors import FedgeoError
-from ..config.privacy import RESEARCH, least, strictest
+from ..config.privacy import RESEARCH, smallest_reported, strictest
 from ..config.schema import Federation, Privacy
 from ..grids.cohort import CohortGrid
 from .requests import ask, named
@@ -28,7 +28,7 @@ AGREED = {  # what to do where clients do not say the same
 
 
 @dataclass(frozen=True)
-class Hello:
+class Handshake:
     """What the clients said of themselves: their numbers, domains and counts by class, (K, C).
 
     facts: what all of them have alike. privacy: the strictest of their policies. bounds: the fewest samples of a class
@@ -57,7 +57,7 @@ class Hello:
         return [int(label) for label in np.flatnonzero((counts > 0) & (counts < self.privacy.min_total))]
 
 
-def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
+def shake_hands(grid: CohortGrid, federation: Federation, code: str) -> Handshake:
     """Hear every client. Raises FedgeoError, by client and fact, where they do not go together.
 
     Of a deployment's sites each has classes of its own: they are agreed here, and a site that did not answer takes no
@@ -86,7 +86,7 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
         grid.agree(classes, said)
     else:
         grid.keep(said)
-    return Hello(
+    return Handshake(
         classes,
         tuple(said),
         tuple(words["domain"] for words in said.values()),
@@ -101,7 +101,7 @@ def greet(grid: CohortGrid, federation: Federation, code: str) -> Hello:
 
 def _bound(words: dict[str, Any]) -> int:
     """The fewest samples of a class that a client speaks of."""
-    return least(Privacy(**words["privacy"]))
+    return smallest_reported(Privacy(**words["privacy"]))
 
 
 def _facts(words: dict[str, Any], sites: bool) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from .. import messages
 from ..grids.cohort import CohortGrid
 from ..models.base import Weights
 from ..one_shot.from_statistics import FromStatistics
-from .algorithm import Federated
-from .evaluate_only import Untrained
+from .algorithm import AlgorithmStrategy
+from .evaluate_only import EvaluateOnly
 
 
-class OneRound(Untrained):
+class OneShotStrategy(EvaluateOnly):
     """Its one round is the statistics. Every client is asked, whatever ``federation.participation`` says."""
 
     found: Weights
@@ -21,7 +21,7 @@ class OneRound(Untrained):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        assert isinstance(grid, CohortGrid) and isinstance(self.base, Federated)
+        assert isinstance(grid, CohortGrid) and isinstance(self.base, AlgorithmStrategy)
         assert isinstance(self.base.algorithm, FromStatistics)
         self.found = self.head(grid, self.base.algorithm)
         return []

@@ -5,10 +5,10 @@ import numpy as np
 from ..augmentation.augmented_set import check_domains
 from ..augmentation.fedmix import SharedMeans, pooled
 from ..geometry import gaussians
-from .augmented import Sharing
+from .augmented import AugmentedStrategy
 
 
-class FedMix(Sharing):
+class FedMix(AugmentedStrategy):
     """Every client is sent all clients' means."""
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -19,7 +19,7 @@ class FedMix(Sharing):
         ).to_arrays()
 
 
-class FedFA(Sharing):
+class FedFA(AugmentedStrategy):
     """Every client is sent the merged Gaussians, with step 2 the clients' prototypes too."""
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

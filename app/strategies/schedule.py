@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from ..config.schema import Training
 
 
-class Rate:
+class LearningRate:
     """``lr`` as configured; with schedule ``plateau`` it steps once a round on the clients' validation loss."""
 
     def __init__(self, training: Training) -> None:

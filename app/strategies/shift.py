@@ -5,10 +5,10 @@ import numpy as np
 from ..augmentation.augmented_set import check_domains
 from ..geometry.class_statistics import ClassStatistics, merge
 from ..geometry.domain_shift import transfer
-from .augmented import Sharing, domain_numbers
+from .augmented import AugmentedStrategy, domain_numbers
 
 
-class Shift(Sharing):
+class Shift(AugmentedStrategy):
     """Counts and means are all that is asked of the clients, and covariances too where noise is wanted."""
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -27,7 +27,7 @@ from ..models.base import Model
 from ..models.registry import build
 from ..one_shot.fitted import Fitted
 from ..reports.tables import Cell, Table
-from ..server.remote_dataset import RemoteWorld
+from ..server.remote_dataset import RemoteDataset
 from ..training.plain import predict
 
 ARRAYS = (".npy", ".npz")
@@ -86,7 +86,7 @@ def load_model(path: Path) -> Trained:
     if not isinstance(described, dict) or not {"classes", "model", "facts"} <= described.keys():
         raise FedgeoError(f"{path}: its metadata do not say what it is: give a model that a run of this version left")
     classes = tuple(described["classes"])
-    world = RemoteWorld(classes, (), (), described["facts"], ())
+    dataset = RemoteDataset(classes, (), (), described["facts"], ())
     try:
         method = described.get("method", {})
         target = str(method.get("target", ""))
@@ -95,12 +95,12 @@ def load_model(path: Path) -> Trained:
             settings = {key: value for key, value in method.items() if key not in ("name", "target")}
             fitted = registry.load(target, **settings)
             assert isinstance(fitted, Fitted)
-            model = fitted.model(world.inputs["channels"], len(classes))
+            model = fitted.model(dataset.inputs["channels"], len(classes))
         else:
             kinds: Any = Config.model_fields["model"].annotation
             chosen = TypeAdapter(kinds).validate_python(described["model"])
             stiefel = any(name.startswith("stiefel.") for name in weights)
-            model = build(chosen, world.inputs, len(classes), stiefel=stiefel)
+            model = build(chosen, dataset.inputs, len(classes), stiefel=stiefel)
         model.load(weights)
     except (KeyError, ValueError, ValidationError) as error:
         raise FedgeoError(f"{path}: its weights do not fit what its metadata say ({error})") from None

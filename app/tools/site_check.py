@@ -14,22 +14,22 @@ from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_run
 from ..config.privacy import effective, shared_classes
 from ..config.schema import Config
-from ..data.images.dataset import Pool, encoder, pool
+from ..data.images.dataset import ImageDataset, encoder, image_dataset
 from ..data.images.folders import SUFFIXES
 from ..data.site_dataset import local_config
-from .site_findings import Findings, count
+from .site_findings import SiteFindings, count
 
 SHOWN = 10  # faults of one kind that are told one by one
 ROW_BYTES = 3 * 8  # of a class in statistics beside its mean and covariance: label, count, rank
 
 
-def check_site(path: Path, overrides: Sequence[str] = (), policy: Path | None = None) -> Findings:
+def check_site(path: Path, overrides: Sequence[str] = (), policy: Path | None = None) -> SiteFindings:
     """What there is to say of the data at ``path``, or of the site whose node-config is the file ``path`` (.toml).
 
     overrides: those of the run that is to be joined; without an experiment the data decide how they are looked at.
     policy: the site's own policy file.
     """
-    found = Findings(str(path), code=code_hash())
+    found = SiteFindings(str(path), code=code_hash())
     with tempfile.TemporaryDirectory(prefix="fedgeo-") as scratch:
         try:
             site = _site(path, policy, Path(scratch), found)
@@ -47,7 +47,7 @@ def check_site(path: Path, overrides: Sequence[str] = (), policy: Path | None = 
     return found
 
 
-def _site(path: Path, policy: Path | None, scratch: Path, found: Findings) -> Site:
+def _site(path: Path, policy: Path | None, scratch: Path, found: SiteFindings) -> Site:
     """The site of a node-config, its folders tried out; or one with this data, which writes in ``scratch``."""
     if path.suffix != ".toml":
         return Site(path.expanduser().absolute(), scratch / "state", scratch / "output", "site", "site", policy)
@@ -71,7 +71,7 @@ def _site(path: Path, policy: Path | None, scratch: Path, found: Findings) -> Si
     return site
 
 
-def _config(site: Site, overrides: Sequence[str], found: Findings) -> Config:
+def _config(site: Site, overrides: Sequence[str], found: SiteFindings) -> Config:
     """The configuration to look at the data with; what kind of data they are goes into ``found``."""
     if not site.data.exists():
         raise FedgeoError(f"{site.data}: there is no such file or folder")
@@ -108,9 +108,9 @@ def _looks_like(data: Path) -> str:
     return "images" if images > recordings else "eeg"
 
 
-def _check_images(found: Findings, config: Config, site: Site) -> None:
+def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
     try:
-        held = pool(local_config(config, site))
+        held = image_dataset(local_config(config, site))
     except FedgeoError as error:
         found.faults.append(str(error))
         return
@@ -134,7 +134,7 @@ def _check_images(found: Findings, config: Config, site: Site) -> None:
         found.bytes_statistics = statistics_bytes(kept.tolist(), dimension, config.augmentation.precision)
 
 
-def _open_all(found: Findings, held: Pool) -> None:
+def _open_all(found: SiteFindings, held: ImageDataset) -> None:
     """Decode every image; tell of those that cannot be, and of those that are there twice."""
     images = held.source.images
     if images is None:

@@ -13,15 +13,15 @@ from ..config.schema import Config, EegData, SpdNetModel
 from ..data.eeg.folder import companions, find_files, name_parts
 from ..data.eeg.processing import typical_spread, unit_factor, wrong_unit
 from ..data.eeg.recording import Header, Recording, agree_channels, agree_rates, read_recording
-from ..data.site_dataset import local_config, site_world
+from ..data.site_dataset import local_config, site_dataset
 from ..models.spdnet import SPDNet, bimap
-from .site_findings import Findings, count
+from .site_findings import SiteFindings, count
 
 CLAMPED = 0.05  # the share of eigenvalues that a fitting epsilon may clamp
 MUCH, ALL = 0.2, 0.5  # shares that deserve a warning, and that nothing can be learned from
 
 
-def check_recordings(found: Findings, config: Config, site: Site) -> None:
+def check_recordings(found: SiteFindings, config: Config, site: Site) -> None:
     """Fill ``found`` with what the recordings are: each by itself, then all of them as the run would read them."""
     local = local_config(config, site).data
     assert isinstance(local, EegData)
@@ -37,12 +37,12 @@ def check_recordings(found: Findings, config: Config, site: Site) -> None:
     if found.faults:
         return
     try:
-        world = site_world(config, site)
-        parts = [world.train(0), world.held_out("val", 0), world.held_out("test", 0)]
+        dataset = site_dataset(config, site)
+        parts = [dataset.train(0), dataset.held_out("val", 0), dataset.held_out("test", 0)]
     except FedgeoError as error:
         found.faults.append(str(error))
         return
-    count(found, world.classes, np.concatenate([part.y for part in parts]), parts[0].y)
+    count(found, dataset.classes, np.concatenate([part.y for part in parts]), parts[0].y)
     if isinstance(config.model, SpdNetModel):
         _check_epsilon(found, config.model, torch.from_numpy(parts[0].x))
 
@@ -62,7 +62,7 @@ def _recordings(root: Path, data: EegData) -> list[Recording]:
     ]
 
 
-def _check_each(found: Findings, recordings: list[Recording], data: EegData) -> None:
+def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData) -> None:
     opened: list[tuple[Recording, Header]] = []
     marks: Counter[str] = Counter()
     spreads: list[float] = []
@@ -103,7 +103,7 @@ def _check_each(found: Findings, recordings: list[Recording], data: EegData) -> 
     }
 
 
-def _check_epsilon(found: Findings, model: SpdNetModel, covariances: torch.Tensor) -> None:
+def _check_epsilon(found: SiteFindings, model: SpdNetModel, covariances: torch.Tensor) -> None:
     """The share of eigenvalues that ReEig would clamp at first, and the largest epsilon that clamps few."""
     network = SPDNet(covariances.shape[1], model.hidden, 2, model.epsilon, model.vectorise)
     clamped = network.clamped_fraction(covariances)

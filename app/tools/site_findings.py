@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..config.privacy import least, told_counts
+from ..config.privacy import rounded_counts, smallest_reported
 from ..config.schema import Privacy
 
 
 @dataclass
-class Findings:
+class SiteFindings:
     """What was found. faults: what keeps the site from joining. warnings: what deserves a look.
 
     classes: samples of each class. training: those of them that are trained on. shared: the counts as they are told
@@ -39,24 +39,26 @@ class Findings:
         return {**asdict(self), "ok": self.ok}
 
 
-def count(found: Findings, classes: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
+def count(found: SiteFindings, classes: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
     """Samples by class, and what the policy lets be told of them."""
     bound = Privacy(**found.policy)
     every = np.bincount(labels, minlength=len(classes))
     own = np.bincount(training, minlength=len(classes))
     found.classes = dict(zip(classes, every.tolist(), strict=True))
     found.training = dict(zip(classes, own.tolist(), strict=True))
-    told = told_counts(own, bound)
+    told = rounded_counts(own, bound)
     found.shared = {name: int(n) for name, n in zip(classes, told, strict=True) if n}
     if left := [name for name, n in found.training.items() if n > 0 and name not in found.shared]:
         found.warnings.append(
-            f"fewer than {least(bound)} training samples, so the class is left out: {', '.join(left)}"
+            f"fewer than {smallest_reported(bound)} training samples, so the class is left out: {', '.join(left)}"
         )
     if not found.shared:
-        found.faults.append(f"no class has privacy.min_count={least(bound)} training samples, as one must to take part")
+        found.faults.append(
+            f"no class has privacy.min_count={smallest_reported(bound)} training samples, as one must to take part"
+        )
 
 
-def words(found: Findings) -> list[str]:
+def words(found: SiteFindings) -> list[str]:
     """The findings as lines for a person."""
     lines = [f"{found.path}: {found.kind}" if found.kind != "unknown" else found.path]
     lines += [f"  {name}: {value}" for name, value in found.details.items() if not isinstance(value, dict | list)]

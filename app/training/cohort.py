@@ -1,6 +1,6 @@
 """The fast twin of app/training/plain.py: the linear heads of many clients under SGD.
 
-A client whose method minimises the cross-entropy along g + tilt + pull (w - w_t) takes its steps in compiled code,
+A client whose method minimises the cross-entropy along g + offset + mu (w - w_t) takes its steps in compiled code,
 app/training/compiled.py, one client after the other. Methods with an objective or a direction of their own take them
 for a chunk of clients together, app/training/stacked.py. What comes out is what the plain loop gives, but for the
 order in which sums are rounded.
@@ -21,7 +21,7 @@ from ..algorithms.base import Algorithm, Trained
 from ..common.errors import FedgeoError
 from ..models.base import Weights
 from . import stacked
-from .cohort_client import BIAS, WEIGHT, Ended, Member, runs
+from .cohort_client import BIAS, WEIGHT, CohortClient, TrainedClient, runs
 from .plain import LocalResult, LocalSettings
 
 MOMENTUM = "momentum_buffer"  # torch's name for it, which the plain loop's moments carry
@@ -34,11 +34,11 @@ def chunk_size(clients: int) -> int:
 
 
 def train(
-    members: Sequence[Member], algorithm: Algorithm, settings: LocalSettings, device: str = "cpu"
+    members: Sequence[CohortClient], algorithm: Algorithm, settings: LocalSettings, device: str = "cpu"
 ) -> list[LocalResult | Exception]:
     """Train every member's head, and return for each what ``plain.train`` would return, or the error it would raise.
 
-    All members share ``Local.shared``. See ``stacked.descend`` for ``device="cuda"``.
+    All members share ``Local.auxiliary``. See ``stacked.descend`` for ``device="cuda"``.
     """
     results: list[LocalResult | Exception] = [
         FedgeoError("a client has no training samples: leave it out of the training rounds") for _ in members
@@ -49,7 +49,7 @@ def train(
     for member in taking:
         if member.local.start.keys() != {WEIGHT, BIAS}:
             raise KeyError(f"weights {sorted(member.local.start)} do not fit the model's {[BIAS, WEIGHT]}")
-    ends: Sequence[Ended | Exception]
+    ends: Sequence[TrainedClient | Exception]
     if device == "cpu" and _is_compiled(algorithm):
         ends = [_descend(m, steps[k], algorithm, settings) for k, m in zip(present, taking, strict=True)]
     elif taking:
@@ -68,12 +68,14 @@ def _is_compiled(algorithm: Algorithm) -> bool:
     return method.loss is Algorithm.loss and method.correct is Algorithm.correct
 
 
-def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSettings) -> Ended | Exception:
+def _descend(
+    member: CohortClient, steps: int, algorithm: Algorithm, settings: LocalSettings
+) -> TrainedClient | Exception:
     """All steps of one client, compiled; or what is wrong with it."""
     from . import compiled
 
     try:
-        start, tilt = member.local.start, algorithm.tilt(member.local)
+        start, gradient_offset = member.local.start, algorithm.gradient_offset(member.local)
         weights = {name: _whole(value, value).clone() for name, value in start.items()}
         velocity = {name: _whole(value, start[name]) for name, value in _velocity(member).items()}
         weight, bias = (
@@ -81,11 +83,13 @@ def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSe
                 weights[name].numpy(),
                 velocity[name].numpy(),
                 _whole(start[name], start[name]).numpy(),
-                _whole(tilt[name] if tilt else torch.zeros(()), start[name]).numpy(),
+                _whole(gradient_offset[name] if gradient_offset else torch.zeros(()), start[name]).numpy(),
             )
             for name in (WEIGHT, BIAS)
         )
-        step = compiled.Step(*map(float, (settings.lr, settings.momentum, settings.weight_decay, algorithm.pull)))
+        step = compiled.Step(
+            *map(float, (settings.lr, settings.momentum, settings.weight_decay, algorithm.proximal_weight))
+        )
         left, losses = steps, 0.0
         batches = runs(member.data, settings.batch_size, member.generator)
         while left > 0:
@@ -95,7 +99,7 @@ def _descend(member: Member, steps: int, algorithm: Algorithm, settings: LocalSe
             del x, labels, order  # a window is given up before the next one is drawn
     except Exception as error:  # this client's alone
         return error
-    return Ended(weights, velocity, losses)
+    return TrainedClient(weights, velocity, losses)
 
 
 def _whole(value: Tensor, like: Tensor) -> Tensor:
@@ -104,7 +108,7 @@ def _whole(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _result(
-    member: Member, end: Ended, steps: int, algorithm: Algorithm, settings: LocalSettings
+    member: CohortClient, end: TrainedClient, steps: int, algorithm: Algorithm, settings: LocalSettings
 ) -> LocalResult | Exception:
     """What a member sends and keeps, or its error."""
     loss = end.losses / steps
@@ -120,28 +124,28 @@ def _result(
     )
     try:
         with torch.no_grad():
-            extra, state = algorithm.finish(trained, member.local)
+            auxiliary, state = algorithm.finish(trained, member.local)
     except Exception as error:  # this client's alone
         return error
     moments = {f"{name}/{MOMENTUM}": value for name, value in end.velocity.items()} if settings.momentum else {}
-    return LocalResult(end.weights, extra, state, loss, steps, moments)
+    return LocalResult(end.weights, auxiliary, state, loss, steps, moments)
 
 
-def _steps(member: Member, settings: LocalSettings) -> int:
+def _steps(member: CohortClient, settings: LocalSettings) -> int:
     """How many steps a member makes."""
     if (steps := member.steps or settings.steps) is not None:
         return steps
     return settings.epochs * math.ceil(len(member.data) / settings.batch_size)
 
 
-def _entered(member: Member, algorithm: Algorithm) -> Member:
+def _entered(member: CohortClient, algorithm: Algorithm) -> CohortClient:
     """The member with the state it has at a first participation, where this is one."""
     if member.local.state:
         return member
     return replace(member, local=replace(member.local, state=algorithm.client_state(member.local.start)))
 
 
-def _velocity(member: Member) -> Weights:
+def _velocity(member: CohortClient) -> Weights:
     """The momentum that a member goes on with: what it kept, or zero."""
     kept = {name: member.moments.get(f"{name}/{MOMENTUM}") for name in member.local.start}
     return {

@@ -15,7 +15,7 @@ WEIGHT, BIAS = "linear.weight", "linear.bias"
 
 
 @dataclass(frozen=True)
-class Member:
+class CohortClient:
     """One client: its samples, what it begins with, and the rest of what ``plain.train`` is given.
 
     steps: gradient steps to make, in place of ``LocalSettings.steps``.
@@ -29,7 +29,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TrainedClient:
     """Weights and momentum after the last step, and the sum of the steps' mean losses."""
 
     weights: Weights

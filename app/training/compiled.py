@@ -1,4 +1,4 @@
-"""The steps of one client's linear head, compiled: SGD on the cross-entropy, along g + tilt + pull (w - w_t).
+"""The steps of one client's linear head, compiled: SGD on the cross-entropy, along g + offset + mu (w - w_t).
 
 A batch of such a head is little work, B p C multiplications twice, so that what counts is all that happens beside
 them. Here nothing does: samples are read where they lie, eight at a time, and a client's whole set stays in the
@@ -27,22 +27,22 @@ OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"
 class Parameter(NamedTuple):
     """A weight matrix (C, p) or bias (C,) and what belongs to it, of one shape, dtype and C order.
 
-    value, velocity: are changed in place. start: w_t. tilt: see ``Algorithm``.
+    value, velocity: are changed in place. start: w_t. gradient offset: see ``Algorithm``.
     """
 
     value: np.ndarray
     velocity: np.ndarray
     start: np.ndarray
-    tilt: np.ndarray
+    gradient_offset: np.ndarray
 
 
 class Step(NamedTuple):
-    """The numbers of a step: u = momentum u + g + tilt + pull (w - w_t) + weight_decay w,  w = w - lr u."""
+    """The numbers of a step: u = momentum u + g + offset + mu (w - w_t) + weight_decay w,  w = w - lr u."""
 
     lr: float
     momentum: float
     weight_decay: float
-    pull: float
+    proximal_weight: float
 
 
 def descend(
@@ -64,7 +64,7 @@ def descend(
     return _compiled(weight.value.dtype)(x, labels, order, batch_size, steps, weight, bias, step)
 
 
-class Kept:
+class CodeCache:
     """Compiled code among the user's caches: a file for what its source, signature and processor say, and its checksum.
 
     The copies of the source that Flower makes share it. What cannot be read or written, a damaged file, a missing
@@ -113,7 +113,7 @@ def _compiled(dtype: np.dtype) -> Any:
     result = types.Tuple((types.int64, types.float64))
     made = numba.njit(**OPTIONS)(_descend)
     if made is not _descend:  # as it is with NUMBA_DISABLE_JIT
-        made._cache = Kept()
+        made._cache = CodeCache()
         made.compile(result(samples, whole, whole, types.int64, types.int64, *parameters, step))
         made.disable_compile()
     return made
@@ -146,8 +146,8 @@ def _descend(x, labels, order, batch_size, steps, weight, bias, step):  # type: 
         losses += _slopes(labels[first : first + batch], slopes, filled)
         _gradients(x, rows[:filled], slopes, gradient, sums)
         for c in range(classes):
-            _move(weight.value[c], weight.velocity[c], weight.start[c], weight.tilt[c], gradient[c], step)
-        _move(bias.value, bias.velocity, bias.start, bias.tilt, sums, step)
+            _move(weight.value[c], weight.velocity[c], weight.start[c], weight.gradient_offset[c], gradient[c], step)
+        _move(bias.value, bias.velocity, bias.start, bias.gradient_offset, sums, step)
         done += 1
     return done, losses
 
@@ -221,11 +221,11 @@ def _gradients(x, rows, slopes, gradient, sums):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(**OPTIONS)
-def _move(value, velocity, start, tilt, gradient, step):  # type: ignore[no-untyped-def]
+def _move(value, velocity, start, gradient_offset, gradient, step):  # type: ignore[no-untyped-def]
     real = value.dtype.type
     lr, momentum = real(step.lr), real(step.momentum)
-    weight_decay, pull = real(step.weight_decay), real(step.pull)
+    weight_decay, proximal_weight = real(step.weight_decay), real(step.proximal_weight)
     for j in range(len(value)):
-        towards = gradient[j] + tilt[j] + pull * (value[j] - start[j]) + weight_decay * value[j]
+        towards = gradient[j] + gradient_offset[j] + proximal_weight * (value[j] - start[j]) + weight_decay * value[j]
         velocity[j] = momentum * velocity[j] + towards
         value[j] -= lr * velocity[j]

@@ -48,7 +48,7 @@ class LocalResult:
     """
 
     weights: Weights
-    extra: Weights
+    auxiliary: Weights
     state: Weights
     loss: float
     steps: int
@@ -121,8 +121,8 @@ def train(
         data=lambda: data.in_order(settings.batch_size),
     )
     with torch.no_grad():
-        extra, state = algorithm.finish(trained, local)
-    return LocalResult(trained.weights, extra, state, mean_loss, len(losses), moments_of(step, weights))
+        auxiliary, state = algorithm.finish(trained, local)
+    return LocalResult(trained.weights, auxiliary, state, mean_loss, len(losses), moments_of(step, weights))
 
 
 def moments_of(step: torch.optim.Optimizer, weights: Weights) -> Weights:

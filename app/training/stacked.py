@@ -17,19 +17,19 @@ from torch import Tensor
 
 from ..algorithms.base import Algorithm, Local
 from ..models.base import Output, Weights
-from .cohort_client import BIAS, WEIGHT, Ended, Member, runs
+from .cohort_client import BIAS, WEIGHT, CohortClient, TrainedClient, runs
 from .plain import LocalSettings
 
 
 def descend(
-    members: Sequence[Member],
+    members: Sequence[CohortClient],
     velocities: Sequence[Weights],
     steps: Sequence[int],
     algorithm: Algorithm,
     settings: LocalSettings,
     device: str,
-) -> list[Ended]:
-    """Take every member's ``steps``, which do not grow from one member to the next; they share ``Local.shared``.
+) -> list[TrainedClient]:
+    """Take every member's ``steps``, which do not grow from one member to the next; they share ``Local.auxiliary``.
 
     On ``device="cuda"`` samples and weights stay there for the whole round; the order of the samples goes there,
     nothing comes back before the end. That path is untested.
@@ -37,7 +37,7 @@ def descend(
     there = torch.device(device)
     start = _stacked([member.local.start for member in members], there)
     state = _stacked([member.local.state for member in members], there)
-    shared = {name: value.to(there) for name, value in members[0].local.shared.items()}
+    auxiliary = {name: value.to(there) for name, value in members[0].local.auxiliary.items()}
     weights = {name: value.clone() for name, value in start.items()}
     velocity = _stacked(velocities, there)
     losses = torch.zeros(len(members), dtype=torch.float64, device=there)
@@ -48,13 +48,13 @@ def descend(
         at = _Views(
             _first(weights, active),
             _first(velocity, active),
-            Local(_first(start, active), shared, _first(state, active)),
+            Local(_first(start, active), auxiliary, _first(state, active)),
         )
         for _ in range(steps[active - 1] - done):  # until the next one drops out
             losses[:active] += _step(at, *batches.next(active), algorithm, settings)
         done = steps[active - 1]
     ends = zip(_apart(weights, len(members)), _apart(velocity, len(members)), losses.tolist(), strict=True)
-    return [Ended(*end) for end in ends]
+    return [TrainedClient(*end) for end in ends]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _step(at: _Views, x: Tensor, y: Tensor, share: Tensor, algorithm: Algorithm,
 class _Batches:
     """Every client's next batch, side by side in one buffer, which is overwritten by the one after it."""
 
-    def __init__(self, members: Sequence[Member], settings: LocalSettings, device: torch.device) -> None:
+    def __init__(self, members: Sequence[CohortClient], settings: LocalSettings, device: torch.device) -> None:
         self.size = min(settings.batch_size, max(len(member.data) for member in members))
         self.streams = [_batches(member, settings.batch_size) for member in members]
         dtype = members[0].local.start[WEIGHT].dtype
@@ -122,7 +122,7 @@ class _Batches:
         out.copy_(self.there[k][1][torch.from_numpy(rows).to(self.device, non_blocking=True)])
 
 
-def _batches(member: Member, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _batches(member: CohortClient, size: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """A client's batches without end: samples x (n, ...), the batch's labels and its rows of x, (B,)."""
     for x, labels, order in runs(member.data, size, member.generator):
         for start in range(0, len(order), size):

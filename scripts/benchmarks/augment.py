@@ -3,11 +3,11 @@
 import time
 
 import numpy as np
-from app.augmentation.augmented_set.anchors import FILL
-from app.augmentation.augmented_set.augmented_set import BLOCK, Augmentation, AugmentedSet
-from app.geometry.class_geometry.class_geometry import geometry, shape
-from app.geometry.class_geometry.class_statistics import gather, merge
 
+from app.augmentation.anchors import FILL
+from app.augmentation.augmented_set import BLOCK, Augmentation, AugmentedSet
+from app.geometry.class_geometry import geometry, shape
+from app.geometry.class_statistics import gather, merge
 from scripts.benchmarks.pair import Pair
 
 SAMPLES, DIMENSION, DECOMPOSED, SEED = 2000, 512, 4, 1

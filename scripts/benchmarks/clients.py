@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.launch.job import prepare, run_on_flower
-from app.launch.simulation import SuperLink
+from app.launch.simulation import SimulationSuperLink
 from scripts.benchmarks.engines import Sampled
 from scripts.benchmarks.pair import Pair
 
@@ -71,7 +71,7 @@ class Run:
             run_on_flower(job, link, lambda row: None, lambda line: None)
             return job.run_dir
 
-        with SuperLink() as link:
+        with SimulationSuperLink() as link:
             out = self.sampled.during(call, link.mark)
         taken = [json.loads(line)["seconds"] for line in (out / "rounds.jsonl").read_text().splitlines()]
         assert len(taken) == ROUNDS, f"{len(taken)} of {ROUNDS} rounds"

@@ -29,7 +29,7 @@ def cohort() -> list[Pair]:
         size, trained = batched.chunk_size(CLIENTS), []
         for first in range(0, CLIENTS, size):
             chunk = range(first, min(first + size, CLIENTS))
-            members = [batched.Member(sets[k], Local(start), order(k)) for k in chunk]
+            members = [batched.CohortClient(sets[k], Local(start), order(k)) for k in chunk]
             trained += batched.train(members, FedAvg(), settings)
         return [result.weights["linear.weight"] for result in trained if isinstance(result, LocalResult)]
 

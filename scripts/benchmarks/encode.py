@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from app.data.images.dataset import encoder as configured
-from app.data.images.dataset import pool
-from app.encoders.registry.embedding_cache import embed
-from app.encoders.registry.registry import efficientnet_lite0
 from PIL import Image
 
 from app.common.errors import FedgeoError
+from app.data.images.dataset import encoder as configured
+from app.data.images.dataset import image_dataset
+from app.encoders.embedding_cache import embed
+from app.encoders.registry import efficientnet_lite0
 from app.launch.job import Job, prepare, run_in_process
 from scripts.benchmarks.pair import Pair
 
@@ -111,7 +111,7 @@ class Files:
         cache = self.folder / f"cache-{next(self.numbers)}"
         taken = []
         for _ in ("empty", "full"):
-            pool.cache_clear()  # a run in a process of its own begins so
+            image_dataset.cache_clear()  # a run in a process of its own begins so
             job, start = self.job(cache), time.perf_counter()
             run_in_process(job, lambda row: None)
             taken.append(time.perf_counter() - start)
@@ -128,7 +128,7 @@ class Files:
 
     def agree(self) -> None:
         """What the run has of its clients and test set is what the loop has, row by row."""
-        found = pool(self.job(self.folder / "agreed").config)
+        found = image_dataset(self.job(self.folder / "agreed").config)
         assert found.source.images is not None
         rows = np.array([found.source.images.name(row) for row in range(FILES)])
         expected = {str(path): value for path, value in zip(self.paths, self.bare(), strict=True)}

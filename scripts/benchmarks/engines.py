@@ -21,9 +21,9 @@ from app.client.local_training import Call, Participation
 from app.client.node import Node
 from app.common.errors import FedgeoError
 from app.common.seeds import one_thread
-from app.data.federated_dataset import world
+from app.data.federated_dataset import federated_dataset
 from app.launch.job import Job, prepare, run_in_process, run_on_flower
-from app.launch.simulation import MARK, SuperLink, simulated
+from app.launch.simulation import MARK, SimulationSuperLink, simulated
 from app.launch.superlink import ROOT
 from app.models.base import Weights
 from scripts.benchmarks.pair import Pair
@@ -132,7 +132,7 @@ def main(grid, context):
 """
 
 
-class StockSuperLink(SuperLink):
+class StockSuperLink(SimulationSuperLink):
     """The same private SuperLink with an app that is Flower's own FedAvg, one client a node."""
 
     def _copy_app(self) -> None:
@@ -237,7 +237,7 @@ class Federation:
         self.rounds = rounds
         self.numbers = itertools.count()
         self.ours, self.theirs = Sampled(), Sampled()
-        self.links: dict[type[SuperLink], SuperLink] = {}
+        self.links: dict[type[SimulationSuperLink], SimulationSuperLink] = {}
         rng = np.random.default_rng(0)
         centres = rng.standard_normal((CLASSES, DIMENSION)) / 4
         y = rng.integers(0, CLASSES, TRAINED + TESTED)
@@ -255,7 +255,7 @@ class Federation:
         words += [f"training.lr={LR}", f"training.momentum={MOMENTUM}", f"training.weight_decay={DECAY}"]
         return prepare(words, run_dir=self.folder / f"run-{next(self.numbers)}")
 
-    def link(self, kind: type[SuperLink]) -> SuperLink:
+    def link(self, kind: type[SimulationSuperLink]) -> SimulationSuperLink:
         """The side's SuperLink, started once and stopped at the end."""
         if kind not in self.links:
             self.links[kind] = kind()
@@ -264,7 +264,7 @@ class Federation:
         return self.links[kind]
 
     def over_flower(self) -> Path:
-        job, link = self.job(), self.link(SuperLink)
+        job, link = self.job(), self.link(SimulationSuperLink)
 
         def call() -> Path:
             run_on_flower(job, link, lambda row: None, lambda line: None)
@@ -297,7 +297,7 @@ class Federation:
 
     def compute(self) -> tuple[Weights, float]:
         job = self.job()
-        here = Node(job.config, world(job.config), list(range(CLIENTS)), job.run_dir)
+        here = Node(job.config, federated_dataset(job.config), list(range(CLIENTS)), job.run_dir)
         weights, taken = here.initial(), []
         with one_thread():
             for number in range(1, self.rounds + 1):

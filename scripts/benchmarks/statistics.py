@@ -3,8 +3,8 @@
 import time
 
 import numpy as np
-from app.geometry.class_geometry.class_statistics import ClassStatistics, gather
 
+from app.geometry.class_statistics import ClassStatistics, gather
 from scripts.benchmarks.pair import Pair
 
 SAMPLES, DIMENSION = 5000, 512

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.eeg.trials.dataset import Subjects, subjects
-from app.geometry.class_geometry.stiefel import distance_to_stiefel
 from safetensors import safe_open
 
 from app.algorithms.registry import local_algorithm
 from app.config.compose import load
+from app.data.eeg.dataset import EegDataset, eeg_dataset
 from app.data.experiment import build_model
 from app.data.federated_dataset import Samples
+from app.geometry.stiefel import distance_to_stiefel
 from app.models.eegnet import EEGNet
 from app.training.evaluation import f1_macro
 from app.training.plain import predict
@@ -77,10 +77,10 @@ def test_saved_models_score_what_the_rounds_say(tmp_path: Path) -> None:
         words = [*SIMULATED, f"method={method}"]
         run_in_process(tmp_path / method, *words)
         config = load(words)
-        world = subjects(config)
-        model = build_model(config, local_algorithm(config), world)
+        dataset = eeg_dataset(config)
+        model = build_model(config, local_algorithm(config), dataset)
         model.load(tensors(tmp_path / method / "model-final.safetensors"))
-        own = [world.held_out("test", k) for k in range(len(world))]
+        own = [dataset.held_out("test", k) for k in range(len(dataset))]
         x, y = np.concatenate([s.x for s in own]), np.concatenate([s.y for s in own])
         confusion = np.zeros((2, 2), dtype=int)
         np.add.at(confusion, (y, predict(model, x).argmax(1)), 1)
@@ -166,10 +166,10 @@ def test_a_saved_eegnet_says_where_its_statistics_are_and_works_after_calibratio
     assert "stayed with the clients" in said["batch_norm"] and "calibrate()" in said["batch_norm"]
     weights = tensors(path)
     assert not [name for name in weights if "running" in name or "tracked" in name]
-    world = subjects(load([*SIMULATED, *EEGNET]))
+    dataset = eeg_dataset(load([*SIMULATED, *EEGNET]))
     model = EEGNet(22, 384, 2, 128.0)
     model.load(weights)
-    x = world.held_out("test", 0).x
+    x = dataset.held_out("test", 0).x
     before = predict(model, x)
     model.calibrate(torch.from_numpy(x))
     assert not np.allclose(before, predict(model, x))
@@ -236,11 +236,11 @@ def test_projavg_learns_real_left_and_right_hands(tmp_path: Path, test_data: Pat
 def test_projavg_learns_nothing_from_shuffled_labels(
     tmp_path: Path, test_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = Subjects.train
+    train = EegDataset.train
 
-    def shuffled(self: Subjects, client: int) -> Samples:
+    def shuffled(self: EegDataset, client: int) -> Samples:
         own = train(self, client)
         return replace(own, y=np.random.default_rng([self.config.seed, client]).permutation(own.y))
 
-    monkeypatch.setattr(Subjects, "train", shuffled)
+    monkeypatch.setattr(EegDataset, "train", shuffled)
     assert np.mean([real(tmp_path, test_data, seed) for seed in (1, 2, 3)]) < 0.60

@@ -7,9 +7,9 @@ from pathlib import Path
 import mne
 import numpy as np
 import pytest
-from app.data.eeg.trials.dataset import Subjects
 
 from app.common.errors import FedgeoError
+from app.data.eeg.dataset import EegDataset
 from scripts import run as script
 from tests.eeg_files import CHANNELS, make_raw, save
 from tests.eeg_runs import EEGNET, recorded, simulated
@@ -28,9 +28,9 @@ from tests.running import rounds, run_in_process
 def test_sites_that_differ_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fact: str, value: object, message: str
 ) -> None:
-    real = Subjects.facts
+    real = EegDataset.facts
     monkeypatch.setattr(
-        Subjects, "facts", lambda self, client: real(self, client) | ({fact: value} if client == 1 else {})
+        EegDataset, "facts", lambda self, client: real(self, client) | ({fact: value} if client == 1 else {})
     )
     with pytest.raises(FedgeoError) as caught:
         simulated(tmp_path / "run", nodes=2)

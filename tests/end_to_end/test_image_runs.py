@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.data.images.folders import folders
+from app.data.images import folders
 from scripts import embed
 from scripts import run as run_script
 from tests.running import rounds, run_in_process

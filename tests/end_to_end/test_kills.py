@@ -11,10 +11,10 @@ import pytest
 
 from app.launch.deployment import Deployment, LocalSite
 from app.launch.job import Job, plan, run_in_process
-from app.launch.simulation import SuperLink
-from app.launch.superlink import Link
+from app.launch.simulation import SimulationSuperLink
+from app.launch.superlink import PrivateSuperLink
 from app.launch.sweep import run_here
-from app.runs.reader import reader
+from app.runs import reader
 from tests.processes import Killer, kill, marked, start, wait_for
 from tests.running import rounds
 from tests.sites import digit_sites, run_over_sites
@@ -32,7 +32,7 @@ COMMANDS = {
 }
 
 
-def run_killed(job: Job, link: Link, command: str, number: int) -> str:
+def run_killed(job: Job, link: PrivateSuperLink, command: str, number: int) -> str:
     """The error of a run, one of whose processes is killed after round ``number``. It keeps its rounds and says so."""
     killer = Killer(link, command, number)
     error = run_here(job, link, killer).error
@@ -49,7 +49,7 @@ def written(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def resume(folder: Path, link: Link) -> None:
+def resume(folder: Path, link: PrivateSuperLink) -> None:
     assert run_here(plan([f"resume={folder}"]), link, Killer(link)).error is None
 
 
@@ -70,13 +70,13 @@ def uninterrupted(words: tuple[str, ...], folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def simulation() -> Iterator[SuperLink]:
-    with SuperLink() as link:
+def simulation() -> Iterator[SimulationSuperLink]:
+    with SimulationSuperLink() as link:
         yield link
     assert marked(link.mark) == []
 
 
-def test_a_simulation_whose_server_is_killed_goes_on(simulation: SuperLink, tmp_path: Path) -> None:
+def test_a_simulation_whose_server_is_killed_goes_on(simulation: SimulationSuperLink, tmp_path: Path) -> None:
     """The process of the server dies: the run fails and keeps its rounds. Resumed in simulation it equals the
     uninterrupted run bit for bit, with what clients kept (SCAFFOLD's controls)."""
     folder = tmp_path / "run"
@@ -86,7 +86,9 @@ def test_a_simulation_whose_server_is_killed_goes_on(simulation: SuperLink, tmp_
     equal(folder, uninterrupted(SCAFFOLD, tmp_path / "whole"))
 
 
-def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(simulation: SuperLink, tmp_path: Path) -> None:
+def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(
+    simulation: SimulationSuperLink, tmp_path: Path
+) -> None:
     """The run fails for its clients' errors, which say so, and does not hang."""
     words = ("method=scaffold", "federation.rounds=100", "training.epochs=1")
     error = run_killed(plan(words, run_dir=tmp_path / "run"), simulation, "ray::ClientAppActor", 2)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from app.data.images.dataset import pool
 from safetensors.torch import load_file
 
 from app.algorithms import registry
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.config.schema import Config
+from app.data.images.dataset import image_dataset
 from app.launch.job import expand, plan
 from app.models.linear import Head
 from app.training.plain import LocalSettings
@@ -29,14 +29,14 @@ SKIPPING = (*WHOLE, "federation.participation=0.4", "federation.rounds=7")
 
 def same_federation(config: Config) -> Federation:
     """The federation of ``config`` as the small pure one."""
-    world = pool(config)
-    model = Head(world.inputs["dimension"], len(world.classes))
+    dataset = image_dataset(config)
+    model = Head(dataset.inputs["dimension"], len(dataset.classes))
     model.reset(torch.Generator())
     training = config.training
     return Federation(
         registry.load(config.method.target, **config.method.settings),
-        lambda: Head(world.inputs["dimension"], len(world.classes)),
-        [FixedOrder(torch.from_numpy(world.train(k).x), torch.from_numpy(world.train(k).y)) for k in range(10)],
+        lambda: Head(dataset.inputs["dimension"], len(dataset.classes)),
+        [FixedOrder(torch.from_numpy(dataset.train(k).x), torch.from_numpy(dataset.train(k).y)) for k in range(10)],
         LocalSettings(
             training.epochs,
             training.batch_size,

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from app.data.images.dataset import pool
-from app.geometry.class_geometry.class_statistics import gather
 from safetensors.numpy import load_file
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
-from app.geometry.class_geometry import closed_form
+from app.data.images.dataset import image_dataset
+from app.geometry import closed_form
+from app.geometry.class_statistics import gather
 from tests.running import rounds, run_in_process
 
 P, CLASSES, DOMAINS = 6, 4, ("art", "photo", "sketch")
@@ -46,9 +46,9 @@ def ran(folder: Path, path: Path, *more: str) -> dict[str, Any]:
 
 
 def held(path: Path) -> tuple[list[np.ndarray], Any]:
-    """The labels of each client's training samples, and the world."""
-    world = pool(load(overrides(path)))
-    return [world.train(k).y for k in range(len(world))], world
+    """The labels of each client's training samples, and the data set."""
+    dataset = image_dataset(load(overrides(path)))
+    return [dataset.train(k).y for k in range(len(dataset))], dataset
 
 
 def means_bytes(labels: list[np.ndarray]) -> int:
@@ -57,10 +57,10 @@ def means_bytes(labels: list[np.ndarray]) -> int:
 
 
 def test_lda_and_ridge_are_the_closed_forms_of_the_pooled_samples(embeddings: Path, tmp_path: Path) -> None:
-    _, world = held(embeddings)
-    whole = [world.train(k) for k in range(len(world))]
+    _, dataset = held(embeddings)
+    whole = [dataset.train(k) for k in range(len(dataset))]
     pooled = gather(np.concatenate([s.x for s in whole]), np.concatenate([s.y for s in whole]))
-    test = world.held_out("test", None)
+    test = dataset.held_out("test", None)
     for name, solve in {"lda": closed_form.lda, "ridge": closed_form.ridge}.items():
         summary = ran(tmp_path / name, embeddings, f"method={name}", "augmentation.precision=float64")
         weight, bias = solve(pooled, CLASSES)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from app.data.images.dataset import pool
-from app.geometry.class_geometry.class_statistics import gather
-from app.runs.reader.run_directory import RunDirectory
 from safetensors import safe_open
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.data.images.dataset import image_dataset
+from app.geometry.class_statistics import gather
+from app.runs.run_directory import RunDirectory
 from tests.running import rounds, run_in_process
 
 SUMMARY_KEYS = {
@@ -53,13 +53,13 @@ def test_final_and_best_can_be_recomputed_from_the_rounds(ran: Path) -> None:
 
 
 def test_the_saved_model_scores_what_the_rounds_say(ran: Path) -> None:
-    world = pool(load(f"run_dir={ran}"))
+    dataset = image_dataset(load(f"run_dir={ran}"))
     for which, number in (("final", 20), ("best", json.loads((ran / "summary.json").read_text())["best_round"])):
         with safe_open(ran / f"model-{which}.safetensors", "np") as model:
             weight, bias = model.get_tensor("linear.weight"), model.get_tensor("linear.bias")
             assert json.loads(model.metadata()["fedgeo"])["classes"] == [str(d) for d in range(10)]
-        test = world.split.test
-        accuracy = np.mean((world.features(test) @ weight.T + bias).argmax(1) == world.source.labels[test])
+        test = dataset.split.test
+        accuracy = np.mean((dataset.features(test) @ weight.T + bias).argmax(1) == dataset.source.labels[test])
         assert math.isclose(accuracy, rounds(ran)[number - 1]["accuracy"])
 
 
@@ -67,8 +67,8 @@ def test_bytes_are_the_payload_of_what_is_sent(ran: Path) -> None:
     """10 clients, 650 float32 weights each way a round; before the rounds, statistics up and geometry down."""
     assert {(line["bytes_up"], line["bytes_down"]) for line in rounds(ran)} == {(26_000, 26_000)}
     summary = json.loads((ran / "summary.json").read_text())
-    world = pool(load(f"run_dir={ran}"))
-    packed = [gather(world.train(k).x, world.train(k).y).to_arrays("float32") for k in range(10)]
+    dataset = image_dataset(load(f"run_dir={ran}"))
+    packed = [gather(dataset.train(k).x, dataset.train(k).y).to_arrays("float32") for k in range(10)]
     assert summary["bytes_up"] == 20 * 26_000 + sum(array.nbytes for arrays in packed for array in arrays.values())
 
 
@@ -76,11 +76,11 @@ def test_the_perturbation_is_what_the_shapes_say(ran: Path) -> None:
     """Close to the root of the mean trace of the merged class covariances, cut at 95 % of the variance."""
     summary = json.loads((ran / "summary.json").read_text())
     config = load(f"run_dir={ran}")
-    world = pool(config)
-    x, y = world.features(np.concatenate(world.partition.clients)), world.source.labels
-    y = y[np.concatenate(world.partition.clients)]
+    dataset = image_dataset(config)
+    x, y = dataset.features(np.concatenate(dataset.partition.clients)), dataset.source.labels
+    y = y[np.concatenate(dataset.partition.clients)]
     added, energy = 0, 0.0
-    counts = world.partition.counts(world.source.labels, 10)
+    counts = dataset.partition.counts(dataset.source.labels, 10)
     for label in range(10):
         eigenvalues = np.linalg.eigvalsh(np.cov(x[y == label].astype(float), rowvar=False, bias=True))[::-1]
         kept = np.searchsorted(np.cumsum(eigenvalues), 0.95 * eigenvalues.sum()) + 1

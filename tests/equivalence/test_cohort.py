@@ -48,9 +48,9 @@ def test_cohort_and_plain_give_the_same_run(tmp_path: Path, overrides: tuple[str
 
 
 @pytest.mark.parametrize("extra", [("federation.participation=0.5",), ("federation.clients=23",)], ids=" ".join)
-def test_the_number_of_nodes_changes_no_byte(tmp_path: Path, extra: tuple[str, ...]) -> None:
+def test_the_number_of_nodes_changes_no_byte(tmp_path: Path, auxiliary: tuple[str, ...]) -> None:
     for number in (1, 3):
-        run_in_process(tmp_path / str(number), *SHORT, "training=cohort", *extra, nodes=number)
+        run_in_process(tmp_path / str(number), *SHORT, "training=cohort", *auxiliary, nodes=number)
     assert rounds(tmp_path / "3") == rounds(tmp_path / "1")
     assert_near(tmp_path / "3", tmp_path / "1", tolerance=0)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app.server.run.run import Server
 
 from app.client.client_states import ClientStates
 from app.common.errors import FedgeoError
 from app.launch import job as launch
+from app.server.run import Server
 from tests.running import draw_nothing, rounds
 
 DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")

@@ -1,4 +1,4 @@
-"""The world of EEG: subjects, read and split, two (or more) a client."""
+"""The data set of EEG: subjects, read and split, two (or more) a client."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
 
 @dataclass(frozen=True, eq=False)
-class Subjects:
+class EegDataset:
     """Subjects in groups, one group a client, with every subject's own split; or whole subjects left out.
 
     members: the subjects of each client, indices into ``trials``. split: int8 (n,) for each subject.
@@ -144,7 +144,7 @@ class Subjects:
 
 
 @functools.lru_cache(maxsize=4)
-def subjects(config: Config) -> Subjects:
+def eeg_dataset(config: Config) -> EegDataset:
     """The subjects that ``config.data`` names, split and dealt to clients. FedgeoError for what cannot be had."""
     data = config.data
     assert isinstance(data, EegData)
@@ -173,7 +173,7 @@ def subjects(config: Config) -> Subjects:
     if clients > len(training):
         raise FedgeoError(f"federation.clients={clients}: {len(training)} subjects allow at most as many clients")
     members = tuple(tuple(int(s) for s in part) for part in np.array_split(training, clients))
-    return Subjects(config, trials, members, split, left_out)
+    return EegDataset(config, trials, members, split, left_out)
 
 
 def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:

@@ -67,8 +67,8 @@ def check_agreement(subjects: Sequence[Trials]) -> None:
             raise FedgeoError(pair.format(f"{other.rate:g} Hz", f"{first.rate:g} Hz", advice))
         if other.channels != first.channels:
             lacking = [name for name in first.channels if name not in other.channels]
-            extra = [name for name in other.channels if name not in first.channels]
-            differs = f"no {lacking}" if lacking else f"also {extra}" if extra else "another channel order"
+            auxiliary = [name for name in other.channels if name not in first.channels]
+            differs = f"no {lacking}" if lacking else f"also {auxiliary}" if auxiliary else "another channel order"
             raise FedgeoError(pair.format(differs, "otherwise", "give data.channels as a list"))
         if other.trials.shape[2] != first.trials.shape[2]:
             samples = f"{other.trials.shape[2]} samples a trial", first.trials.shape[2]

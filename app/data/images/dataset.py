@@ -1,4 +1,4 @@
-"""The simulated world of images: one data set, split and shared out among clients, the same in every process."""
+"""The simulated data set of images: one data set, split and shared out among clients, the same in every process."""
 
 import functools
 import inspect
@@ -45,8 +45,8 @@ TELL_SECONDS = 5.0  # between two lines about the progress of encoding
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
-    """A source, its split and its partition: the world of images. Rows are embedded when they are asked for."""
+class ImageDataset:
+    """A source, its split and its partition: the data set of images. Rows are embedded when they are asked for."""
 
     config: Config
     source: Source
@@ -113,11 +113,11 @@ class Pool:
         if self.source.features is not None:
             raw = np.asarray(self.source.features[rows], dtype=np.float32)
         else:
-            raw = embed(self.source, rows, self.config, Telling(whose))
+            raw = embed(self.source, rows, self.config, EncodingProgress(whose))
         return embedding_cache.normalise(raw, self.config.encoder.normalise)
 
 
-class Telling:
+class EncodingProgress:
     """Logs, now and then, how far encoding has come; nothing where all embeddings lie in the cache."""
 
     def __init__(self, whose: str) -> None:
@@ -135,7 +135,7 @@ class Telling:
 
 
 @functools.lru_cache(maxsize=4)
-def pool(config: Config) -> Pool:
+def image_dataset(config: Config) -> ImageDataset:
     """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
     assert isinstance(config.data, ImageData)
     whole = load_source(config.data, config.federation)
@@ -145,7 +145,7 @@ def pool(config: Config) -> Pool:
         if not path.is_file():
             raise FedgeoError(f"federation.partition_file={path}: there is no such file")
         partition, split = partition_file.from_json(path.read_text(), whole)
-        return _checked(Pool(config, whole, split, partition))
+        return _checked(ImageDataset(config, whole, split, partition))
     split = parts.split(
         whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
     )
@@ -160,10 +160,10 @@ def pool(config: Config) -> Pool:
         min_per_class=federation.min_per_class,
         seed=config.seed,
     )
-    return _checked(Pool(config, whole, split, partition))
+    return _checked(ImageDataset(config, whole, split, partition))
 
 
-def _checked(made: Pool) -> Pool:
+def _checked(made: ImageDataset) -> ImageDataset:
     """Refuse, before anything is encoded, what cannot be done with this partition."""
     if made.config.augmentation.kind not in ("none", "fedmix") and made.config.augmentation.step2:
         check_domains(made.partition.domains)

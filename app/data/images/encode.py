@@ -12,7 +12,7 @@ from ...common.errors import FedgeoError
 from ...config.schema import Config, ImageData
 from ..cache_folder import cache_dir
 from ..source import UNSET, Source
-from .dataset import embed, encoder, load_source, pool
+from .dataset import embed, encoder, image_dataset, load_source
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ def encode(config: Config, *, whole: bool, progress: Callable[[int, int], None])
         source = load_source(config.data, config.federation)
         rows = np.arange(len(source))
     else:
-        planned = pool(config)
+        planned = image_dataset(config)
         source = planned.source
         rows = np.unique(np.concatenate([*planned.partition.clients, planned.split.val, planned.split.test]))
     if source.images is None:

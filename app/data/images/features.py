@@ -111,8 +111,8 @@ def _mapped(file: Path, member: zipfile.ZipInfo) -> np.ndarray:
     """The array of a member that is stored uncompressed, where it lies in the file."""
     with file.open("rb") as raw:
         raw.seek(member.header_offset)
-        name, extra = _LOCAL.unpack(raw.read(_LOCAL.size))
-        raw.seek(name + extra, 1)
+        name, auxiliary = _LOCAL.unpack(raw.read(_LOCAL.size))
+        raw.seek(name + auxiliary, 1)
         shape, _, dtype = read_header(raw)
         return np.memmap(file, dtype, "r", raw.tell(), shape)
 

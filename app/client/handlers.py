@@ -1,0 +1,128 @@
+"""The ClientApp's handlers: one a message type, each decodes, calls the node, and encodes."""
+
+from collections.abc import Callable
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from .. import messages
+from . import node_context
+from .local_training import Call, Participation
+from .node import Node
+from .node_context import node_of
+from .site_node import SiteNode
+
+app = ClientApp(mods=[node_context.guard])
+
+
+def answer(message: Message, here: Node, one: Callable[[int, RecordDict], RecordDict]) -> Message:
+    """The reply of all clients that the message asks on this node."""
+    return messages.answer(message, here.clients, one, here.tell)
+
+
+@app.query("place")
+def place(message: Message, context: Context) -> Message:
+    """Which place in the simulation this node has, or which site it is."""
+    return node_context.place(message, context)
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Who the clients are: classes, dimension, domain, counts, code."""
+    here = node_of(message, context)
+    return answer(message, here, lambda client, _: messages.text_content(here.hello(client)))
+
+
+@app.query("stats")
+def statistics(message: Message, context: Context) -> Message:
+    """Each client's class statistics."""
+    here = node_of(message, context)
+    what = messages.read_statistics(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        return RecordDict({messages.ARRAYS: messages.to_record(here.statistics(client, what))})
+
+    return answer(message, here, one)
+
+
+@app.query("sums")
+def sums(message: Message, context: Context) -> Message:
+    """Each client's answer to a question of a fitted method."""
+    here = node_of(message, context)
+    question, asked = messages.read_question(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        return RecordDict({messages.ARRAYS: messages.weights_record(here.answer(client, question, asked))})
+
+    return answer(message, here, one)
+
+
+@app.train("geometry")
+def geometry(message: Message, context: Context) -> Message:
+    """Keep the global geometry, and say what each client will draw from it."""
+    here = node_of(message, context)
+    arrays = messages.request(message.content, (messages.ARRAYS, messages.CONFIG)).arrays
+    digest = messages.read_digest(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        here.geometry_store.keep(digest, arrays)  # only for a client that this node hosts
+        figures, counts = here.describe_augmentation(client, digest)
+        return messages.described_reply(figures, counts)
+
+    return answer(message, here, one)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Count each client's own validation and test samples right and wrong."""
+    here = node_of(message, context)
+    weights, auxiliary = messages.read_weights(message.content)
+    here.check_weights(weights, auxiliary)
+    number = messages.read_round(message.content)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        return messages.evaluate_reply(here.evaluate(client, number, weights), len(here.dataset.classes))
+
+    return answer(message, here, one)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One participation: train from the global weights."""
+    here = node_of(message, context)
+    weights, auxiliary = messages.read_weights(message.content)
+    here.check_weights(weights, auxiliary, training=True)
+    number, digest = messages.read_round(message.content), messages.read_digest(message.content)
+    call = Call(
+        number,
+        digest,
+        messages.read_rate(message.content),
+        weights,
+        auxiliary,
+        steps=lambda client: messages.read_steps(message.content, client),
+    )
+    participation = Participation(here, messages.asked(message, here.clients), call)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        result = participation.result(client)
+        watched = here.watch(client, number, result.weights)
+        metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, **watched}
+        sent = result.weights if here.algorithm.shares else {}
+        return messages.train_reply(sent, here.auxiliary(result.auxiliary), metrics)
+
+    return answer(message, here, one)
+
+
+@app.query("final")
+def final(message: Message, context: Context) -> Message:
+    """The run has ended: a site keeps its model."""
+    here = node_of(message, context)
+    assert isinstance(here, SiteNode)
+    weights, auxiliary = messages.read_weights(message.content, config=False)
+    here.check_weights(weights, auxiliary)
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        here.keep_final(weights)
+        return RecordDict()
+
+    return answer(message, here, one)
