@@ -1,6 +1,5 @@
 """What a server sends to all clients before the rounds: checked, kept under its digest, and found again."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from ..geometry.class_geometry import Geometry
 from ..geometry.class_statistics import field, refuse
 from ..geometry.domain_shift import Transfer
 from ..geometry.gaussians import Gaussians
+from ..messages.records import array_digest
 from ..messages.schema import MOST, bounded, only
 
 SERVER = "the server"  # whom a node blames for what it cannot take
@@ -103,13 +103,3 @@ class GeometryStore:
         if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
             raise FedgeoError("a geometry's digest must be 64 hexadecimal digits")
         return self.folder / f"{digest}.safetensors"
-
-
-def array_digest(arrays: dict[str, np.ndarray]) -> str:
-    """sha256 of named arrays: names, types, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        value = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()

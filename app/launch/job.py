@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from ..algorithms.registry import local_algorithm
+from ..client import handlers
 from ..client.node import state_folder
 from ..common.device import choose_device
 from ..common.errors import FedgeoError
@@ -170,11 +171,10 @@ def execute(job: Job, superlink: PrivateSuperLink | None, on_round: OnRound, on_
 
 def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
     """The same ServerApp and ClientApp, in this process."""
-    import client_app  # the app's own file at the top level; importing it needs the path that scripts set
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     config = load((*job.overrides, f"run_dir={_quote(job.run_dir)}"))
-    grid = InProcessGrid(client_app.app, {"experiment": config.experiment, "overrides": job.text})
+    grid = InProcessGrid(handlers.app, {"experiment": config.experiment, "overrides": job.text})
     return run(grid, config, job.run_dir, on_round, overrides=job.text, state=state_folder(config, 1))
 
 

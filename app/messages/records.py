@@ -1,6 +1,7 @@
 """Flower's records as plain values and back: the keys of all messages, arrays without needless copies, checks."""
 
 import functools
+import hashlib
 import io
 import math
 from collections.abc import Mapping
@@ -127,6 +128,16 @@ def payload_bytes(content: RecordDict) -> int:
     """Bytes of array payload in a message, without headers: the same on every engine."""
     arrays = (array for record in content.values() if isinstance(record, ArrayRecord) for array in record.values())
     return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+def array_digest(arrays: dict[str, np.ndarray]) -> str:
+    """sha256 of named arrays: names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        value = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
 
 
 # --- as plain values ---------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import load_file, save
 
 from .. import messages
-from ..client.geometry_store import array_digest
 from ..common.files import write_atomic
 from ..config.privacy import check_prototypes
 from ..config.schema import Augmentation, Federation
 from ..grids.cohort import CohortGrid
+from ..messages.records import array_digest
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from .base import FedgeoStrategy

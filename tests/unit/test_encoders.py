@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 from app.common.errors import FedgeoError
 from app.data.images.published import pacs
 from app.data.images.sklearn_digits import sklearn_digits
-from app.encoders.registry import build, network, registry
+from app.encoders import network, registry
+from app.encoders.registry import build
 
 TINY = "fedgeo-tiny"
 

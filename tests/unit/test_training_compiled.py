@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.training.compiled import Parameter, Step, descend
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.conftest import ROOT
 
 
 def parameter(rng: np.random.Generator, *shape: int, dtype: type = np.float64) -> Parameter:

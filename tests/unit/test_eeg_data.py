@@ -21,6 +21,7 @@ from app.data.eeg.simulated import simulated
 from app.data.eeg.trial_cache import cached, file_hash
 from app.data.eeg.trials import Trials, check_agreement, leave_subjects_out, split_subject
 from app.data.source import TEST, TRAIN, VAL
+from tests.conftest import ROOT
 
 
 def some_trials(**changes: object) -> Trials:
@@ -177,7 +178,7 @@ def test_processes_side_by_side_leave_one_whole_entry(tmp_path: Path) -> None:
         "[cached(folder, 'S', {'n': n}, make) for n in range(3)]; "
         "print(float(cached(folder, 'S', {'n': 0}, make).trials.sum()))"
     )
-    root = Path(__file__).resolve().parent.parent
+    root = ROOT
     workers = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True)
         for _ in range(3)

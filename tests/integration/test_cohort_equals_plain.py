@@ -47,7 +47,7 @@ def test_cohort_and_plain_give_the_same_run(tmp_path: Path, overrides: tuple[str
         assert (ours["clients"], ours["bytes_up"]) == (reference["clients"], reference["bytes_up"])
 
 
-@pytest.mark.parametrize("extra", [("federation.participation=0.5",), ("federation.clients=23",)], ids=" ".join)
+@pytest.mark.parametrize("auxiliary", [("federation.participation=0.5",), ("federation.clients=23",)], ids=" ".join)
 def test_the_number_of_nodes_changes_no_byte(tmp_path: Path, auxiliary: tuple[str, ...]) -> None:
     for number in (1, 3):
         run_in_process(tmp_path / str(number), *SHORT, "training=cohort", *auxiliary, nodes=number)

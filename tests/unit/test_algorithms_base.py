@@ -19,8 +19,9 @@ from app.algorithms.fedprox import FedProx
 from app.algorithms.registry import load
 from app.common.errors import FedgeoError
 from app.models.base import Weights
+from tests.conftest import ROOT
 
-METHODS = Path(__file__).resolve().parent.parent / "conf" / "method"
+METHODS = ROOT / "conf" / "method"
 
 
 def trees(values: np.ndarray, dtype: torch.dtype = torch.float64) -> list[Weights]:

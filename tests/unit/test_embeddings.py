@@ -15,8 +15,9 @@ from PIL import Image
 from app.common.errors import FedgeoError
 from app.data.images.folders import ArrayImages, FileImages
 from app.data.images.published import pacs
+from app.encoders import embedding_cache
 from app.encoders.embedding_cache import Shards, embed, normalise
-from app.encoders.registry import Pixels, build, embedding_cache
+from app.encoders.registry import Pixels, build
 
 
 class Counted:

@@ -233,10 +233,10 @@ def test_rl_avg_tends_to_the_mean_for_close_points() -> None:
     assert distances[2] < distances[1] / 5
 
 
-@pytest.mark.parametrize("gradient offset", [0.0, 1e-6, 1e-4])
-def test_a_mean_near_rank_loss_is_refused_by_layer_name(gradient_offset: float) -> None:
+@pytest.mark.parametrize("tilt", [0.0, 1e-6, 1e-4])
+def test_a_mean_near_rank_loss_is_refused_by_layer_name(tilt: float) -> None:
     w = random_stiefel(6, 3, generator(0))
-    flipped = near(w, gradient_offset, seed=1) if gradient_offset else w
+    flipped = near(w, tilt, seed=1) if tilt else w
     with pytest.raises(FedgeoError, match=r"stiefel\.0: .*cancel out.*same weights"):
         proj_avg([w, -flipped], name="stiefel.0")
     with pytest.raises(FedgeoError, match=r"stiefel\.0: .*cancel out"):

@@ -17,7 +17,7 @@ from tests.malformed import LEAST, Change, fresh, of_arrays, of_numbers, of_reco
 from tests.recorded_runs import RUNS, domains
 from tests.running import run_in_process
 from tests.sites import run_over_sites
-from tests.test_privacy_sites import RUN, sites
+from tests.integration.test_privacy_sites import RUN, sites
 from tests.transcript import arrays_of
 
 Requests = dict[str, tuple[Message, Any]]
