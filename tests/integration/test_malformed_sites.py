@@ -13,11 +13,11 @@ from app import messages
 from app.client.client_states import ClientStates
 from app.common.errors import FedgeoError
 from app.grids.in_process import InProcessGrid
+from tests.integration.test_privacy_sites import RUN, sites
 from tests.malformed import LEAST, Change, fresh, of_arrays, of_numbers, of_records
 from tests.recorded_runs import RUNS, domains
 from tests.running import run_in_process
 from tests.sites import run_over_sites
-from tests.integration.test_privacy_sites import RUN, sites
 from tests.transcript import arrays_of
 
 Requests = dict[str, tuple[Message, Any]]
