@@ -48,10 +48,10 @@ class Federation:
         self.server = self.algorithm.server_state(self.weights)
 
     def round(self, participants: Sequence[int]) -> None:
-        shared = self.algorithm.shared(self.server)
+        auxiliary = self.algorithm.auxiliary(self.server)
         updates = []
         for k in participants:
-            local = Local(self.weights, shared, self.states.get(k, {}))
+            local = Local(self.weights, auxiliary, self.states.get(k, {}))
             result = train(
                 self.model(), self.clients[k], self.algorithm, local, self.settings, torch.Generator().manual_seed(k)
             )

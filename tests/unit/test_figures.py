@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from app.reports import figures
+from tests.conftest import ROOT
 
 NAMES = ["dog", "$x_{y", "house of a very long name that goes on and on", "_hidden", "50 % & more", ""]
 CLASSES = NAMES[:4]
@@ -76,8 +77,7 @@ def test_bytes_depend_on_the_content_alone(name: str, tmp_path: Path) -> None:
 
 def test_pyplot_is_not_loaded() -> None:
     code = "import sys, app.reports.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
-    root = Path(figures.__file__).parent.parent
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_size_of_curves_is_eight_inches_at_150_dots(tmp_path: Path) -> None:
