@@ -1,5 +1,6 @@
 """The base methods, and how one is found by its name: ``load("app.algorithms.fedprox:FedProx", mu=0.1)``."""
 
+import functools
 import importlib
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
@@ -59,6 +60,7 @@ def resolve(target: str) -> type:
     return cls
 
 
+@functools.lru_cache(maxsize=16)
 def local_algorithm(config: Config) -> Algorithm:
     """What clients run: the method's own algorithm, or FedAvg's where the method is a server's strategy only."""
     if issubclass(resolve(config.method.target), Algorithm):

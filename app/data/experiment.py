@@ -1,15 +1,52 @@
-"""What a configuration comes to: its model."""
+"""What a configuration comes to, resolved once: its algorithm, its data set and its model."""
+
+import functools
+from dataclasses import dataclass
 
 from ..algorithms.base import Algorithm
+from ..algorithms.registry import local_algorithm
+from ..common.seeds import INITIAL, generator
 from ..config.schema import Config
-from ..models.base import Model
+from ..models.base import Model, Weights
 from ..models.registry import build
 from ..one_shot.fitted import Fitted
-from .federated_dataset import FederatedDataset
+from .federated_dataset import FederatedDataset, federated_dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """algorithm: what clients run. dataset: a simulation's, a site's own, or what a server knows of remote sites."""
+
+    config: Config
+    algorithm: Algorithm
+    dataset: FederatedDataset
+
+    def model(self) -> Model:
+        """A fresh model: the method's own where it brings one, else of the configured kind.
+
+        Raises FedgeoError where it does not fit the data.
+        """
+        return build_model(self.config, self.algorithm, self.dataset)
+
+    def initial(self) -> Weights:
+        """The weights of a fresh model, a function of ``config.seed`` alone: the same on every node."""
+        model = self.model()
+        model.reset(generator(self.config.seed, INITIAL))
+        return model.export()
+
+
+@functools.lru_cache(maxsize=4)
+def experiment(config: Config) -> Experiment:
+    """The experiment over the data set that ``config`` describes, the same object for the same configuration.
+
+    Raises FedgeoError for data or a method that cannot be had.
+    """
+    return Experiment(config, local_algorithm(config), federated_dataset(config))
 
 
 def build_model(config: Config, algorithm: Algorithm, dataset: FederatedDataset) -> Model:
     """A fresh model: the method's own where it brings one, else of the configured kind."""
+    inputs, classes = dataset.inputs, len(dataset.classes)
     if isinstance(algorithm, Fitted):
-        return algorithm.model(dataset.inputs["channels"], len(dataset.classes))
-    return build(config.model, dataset.inputs, len(dataset.classes), stiefel=algorithm.keeps_manifold)
+        return algorithm.model(inputs["channels"], classes)
+    return build(config.model, inputs, classes, stiefel=algorithm.keeps_manifold)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..algorithms.registry import resolve
+from ..algorithms.registry import local_algorithm
 from ..config.schema import Config
 
 
@@ -102,7 +102,7 @@ def federated_dataset(config: Config) -> FederatedDataset:
     Raises FedgeoError for what cannot be had.
     """
     found = _federated_dataset(config)
-    return _gathered(found) if getattr(resolve(config.method.target), "centralised", False) else found
+    return _gathered(found) if local_algorithm(config).centralised else found
 
 
 def _federated_dataset(config: Config) -> FederatedDataset:

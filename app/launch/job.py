@@ -15,7 +15,6 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from ..algorithms.registry import local_algorithm
 from ..client import handlers
 from ..client.node import state_folder
 from ..common.device import choose_device
@@ -23,8 +22,7 @@ from ..common.errors import FedgeoError
 from ..common.logs import listening
 from ..config.compose import load, one_line
 from ..config.schema import Config
-from ..data.experiment import build_model
-from ..data.federated_dataset import federated_dataset
+from ..data.experiment import experiment
 from ..grids.in_process import InProcessGrid
 from ..grids.placement import together
 from ..runs import tracking
@@ -151,10 +149,10 @@ def check(config: Config) -> int:
     if config.engine == "deployment":  # what the sites hold, they say themselves
         return config.federation.rounds
     choose_device(config.device)
-    planned = federated_dataset(config)
+    planned = experiment(config)
     if config.data.family == "eeg":  # widths that fit the channels, pools that fit the samples
-        build_model(config, local_algorithm(config), planned)
-    return strategy.build(config, planned).rounds
+        planned.model()
+    return strategy.build(config, planned.dataset).rounds
 
 
 def execute(job: Job, superlink: PrivateSuperLink | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:
@@ -220,7 +218,7 @@ def nodes(config: Config) -> int:
 
     Clients that are trained side by side are on one node, whatever is asked for.
     """
-    clients = len(federated_dataset(config))
+    clients = len(experiment(config).dataset)
     chunk = together(config, clients)
     chunks = -(-clients // chunk)
     each = config.federation.clients_per_node

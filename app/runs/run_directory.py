@@ -124,6 +124,13 @@ class RunDirectory:
         """Write one of the directory's JSON files, on one line; numbers that are not finite become null."""
         self.write(name, json.dumps(_plain(value)) + "\n")
 
+    def write_partition(self, text: str) -> None:
+        """Who holds what. Raises FedgeoError where the data of a resumed run are not what they were."""
+        path = self.path / "partition.json"
+        if self.checkpoint is not None and path.read_text() != text:
+            raise FedgeoError(f"resume={self.path}: the data, or who holds what, has changed: see {path.name}")
+        self.write(path.name, text)
+
     def append(self, row: dict[str, Any]) -> None:
         """One more line of rounds.jsonl."""
         self.rows.append(row)

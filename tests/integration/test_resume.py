@@ -11,7 +11,8 @@ import pytest
 from app.client.client_states import ClientStates
 from app.common.errors import FedgeoError
 from app.launch import job as launch
-from app.server.run import Server
+from app.server.checkpoints import Checkpoints
+from app.server.drawing import Drawing
 from tests.running import draw_nothing, rounds
 
 DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")
@@ -74,10 +75,10 @@ def calls_until_killed(cls: type, name: str, left: int) -> Callable[[pytest.Monk
 
 
 PLACES = {
-    "before the checkpoint of round 3": calls_until_killed(Server, "save", 3),
+    "before the checkpoint of round 3": calls_until_killed(Checkpoints, "save", 3),
     "while clients of round 3 train": calls_until_killed(ClientStates, "save", 2 * 6 + 3),
-    "before the first checkpoint": calls_until_killed(Server, "save", 0),
-    "after the last round": calls_until_killed(Server, "draw", 0),
+    "before the first checkpoint": calls_until_killed(Checkpoints, "save", 0),
+    "after the last round": calls_until_killed(Drawing, "on_end", 0),
 }
 
 
@@ -129,11 +130,11 @@ def test_it_can_be_broken_off_again_and_torn_lines_are_dropped(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Server, "save", 2))
+    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Checkpoints, "save", 2))
     with (folder / "rounds.jsonl").open("a") as file:
         file.write('{"round": 2, "accur')
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        calls_until_killed(Server, "save", 1)(patch)
+        calls_until_killed(Checkpoints, "save", 1)(patch)
         resume(folder)
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
     resume(folder)
@@ -142,7 +143,7 @@ def test_it_can_be_broken_off_again_and_torn_lines_are_dropped(
 
 def test_shapes_that_a_node_lost_are_sent_again(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Server, "save", 3))
+    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Checkpoints, "save", 3))
     (shapes,) = (folder / "state").glob("*.safetensors")
     shapes.unlink()
     resume(folder)
@@ -155,7 +156,7 @@ def test_shapes_that_a_node_lost_are_sent_again(whole: Path, tmp_path: Path, mon
 
 def test_damaged_shapes_are_sent_again(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
-    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Server, "save", 3))
+    break_off(monkeypatch, RUNS["scaffold"], folder, calls_until_killed(Checkpoints, "save", 3))
     (shapes,) = (folder / "state").glob("*.safetensors")
     content = bytearray(shapes.read_bytes())
     content[-1] ^= 1
@@ -195,7 +196,7 @@ REFUSED = [
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("broken") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        break_off(patch, ("augmentation=none", *DIGITS), folder, calls_until_killed(Server, "save", 2))
+        break_off(patch, ("augmentation=none", *DIGITS), folder, calls_until_killed(Checkpoints, "save", 2))
     return folder
 
 
@@ -228,6 +229,6 @@ def test_other_data_are_refused(broken: Path, tmp_path: Path) -> None:
 def test_a_strategy_of_flowers_that_keeps_state_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = "method.target=flwr.serverapp.strategy:FedAdam"
     words = ("method=fedmedian", target, "augmentation=none", *DIGITS)  # as anyone may name one of them
-    break_off(monkeypatch, words, tmp_path / "run", calls_until_killed(Server, "save", 2))
+    break_off(monkeypatch, words, tmp_path / "run", calls_until_killed(Checkpoints, "save", 2))
     with pytest.raises(FedgeoError, match="FedAdam keeps current_arrays, m_t, v_t from round to round"):
         resume(tmp_path / "run")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...algorithms import registry
+from ...algorithms.registry import local_algorithm
 from ...common.errors import FedgeoError
 from ...config.schema import Config, EegData
 from ...geometry import covariances
@@ -124,7 +124,7 @@ class EegDataset:
     @property
     def _reads_trials(self) -> bool:
         """Whether the model reads trials; else it reads covariances, as all models of fitted methods do."""
-        fitted = issubclass(registry.resolve(self.config.method.target), Fitted)
+        fitted = isinstance(local_algorithm(self.config), Fitted)
         return self.config.model.kind == "eegnet" and not fitted
 
     def _covariances(self, subject: int, trials: Trials) -> np.ndarray:
