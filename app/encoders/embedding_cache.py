@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 
 from ..common.errors import WHERE_CACHES_GO, FedgeoError
+from ..common.files import atomic_file
 from ..common.memory import keep_freed_blocks
 from .images import Images
 from .registry import Encoder
@@ -219,16 +219,11 @@ class Shards:
         records["value"] = values
         records["check"] = [_checksum(key, value) for key, value in zip(keys, records["value"], strict=True)]
         name = hashlib.sha256(records.tobytes()).hexdigest()[:32]
-        draft = self.folder / f".{uuid.uuid4().hex}"
         self.make()
         try:
-            with draft.open("wb") as file:
+            with atomic_file(self.folder / f"{name}.npy", durable=True) as file:
                 np.save(file, records, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self.folder / f"{name}.npy")
         except OSError as fault:
-            draft.unlink(missing_ok=True)
             raise self._unwritable(fault) from fault
 
     def make(self) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..common.files import write_atomic
 from .html import folded, page, picture
 from .tables import SIMULATED, Table, as_html
 
@@ -39,7 +40,7 @@ def write(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     for name, caption in (("config.yaml", "Configuration"), ("versions.json", "Versions")):
         parts.append(folded(caption, f"<pre>{html.escape((run_dir / name).read_text())}</pre>"))
     target = run_dir / "report.html"
-    target.write_text(page(title, "".join(parts)))
+    write_atomic(target, page(title, "".join(parts)).encode())
     return target
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 import uuid
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ...common.errors import WHERE_CACHES_GO, FedgeoError
+from ...common.files import atomic_folder
 from .trials import Trials
 
 VERSION = 1  # to be raised when the processing changes
@@ -47,47 +47,34 @@ def cached(folder: Path, subject: str, settings: dict, process: Callable[[], Tri
 
 
 def _store(entry: Path, trials: Trials) -> Trials:
-    """Write an entry beside its place and move it there; another process's equal entry may come first."""
-    partial = entry.with_name(f"{entry.name}.{uuid.uuid4().hex}.tmp")
+    """Write an entry, unless another process's equal one comes first."""
+    fields = {field.name: getattr(trials, field.name) for field in dataclasses.fields(trials) if field.name != "trials"}
+    fields |= {"labels": trials.labels.tolist(), "run": trials.run.tolist()}
+    array = np.ascontiguousarray(trials.trials, dtype=np.float32)
+    fields["checksum"] = _checksum(array)
     try:
-        partial.mkdir(parents=True)
+        with atomic_folder(entry) as folder:
+            np.save(folder / "trials.npy", array)
+            (folder / "trials.json").write_text(json.dumps(fields), encoding="utf-8")
+            if _load(entry) is None:
+                _remove(entry)
     except OSError as error:
-        raise FedgeoError(
-            f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}: {WHERE_CACHES_GO}"
-        ) from error
-    try:
-        with (partial / "trials.npy").open("wb") as file:
-            np.save(file, np.ascontiguousarray(trials.trials, dtype=np.float32))
-            file.flush()
-            os.fsync(file.fileno())
-        fields = {
-            field.name: getattr(trials, field.name) for field in dataclasses.fields(trials) if field.name != "trials"
-        }
-        fields |= {"labels": trials.labels.tolist(), "run": trials.run.tolist()}
-        fields["checksum"] = _checksum(np.asarray(trials.trials, dtype=np.float32))
-        (partial / "trials.json").write_text(json.dumps(fields), encoding="utf-8")
-        _move(partial, entry)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise FedgeoError(
+                f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}: {WHERE_CACHES_GO}"
+            ) from error
     stored = _load(entry)
     return stored if stored is not None else trials
 
 
-def _move(partial: Path, entry: Path) -> None:
-    """Put a complete entry in its place, unless another process's whole one is there already."""
-    while True:
-        try:
-            partial.rename(entry)
-            return
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            if _load(entry) is not None:  # else a damaged entry holds the place
-                return
-        damaged = entry.with_name(f"{entry.name}.{uuid.uuid4().hex}.old")
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker to take it away
-            entry.rename(damaged)
-        shutil.rmtree(damaged, ignore_errors=True)
+def _remove(damaged: Path) -> None:
+    """Take away what is in an entry's place; another process may be quicker."""
+    aside = damaged.with_name(f".{damaged.name}.{uuid.uuid4().hex}")
+    with contextlib.suppress(FileNotFoundError):
+        damaged.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        aside.unlink()
 
 
 def _load(entry: Path) -> Trials | None:

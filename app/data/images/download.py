@@ -2,9 +2,7 @@
 
 import hashlib
 import io
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ...common.errors import FedgeoError
+from ...common.files import atomic_folder
 from ...encoders.images import Images
 from ..source import Source
 from .folders import SUFFIXES, ConcatImages, FileImages, open_image
@@ -164,8 +163,5 @@ def unpack_from_hub(repository: str, file: str, target: Path) -> None:
         archive = hf_hub_download(repository, file, repo_type="dataset")
     except OSError as fault:
         raise FedgeoError(f"{repository}: the download from Hugging Face failed: {first_line(fault)}") from fault
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        fresh = Path(scratch) / "unpacked"
-        shutil.unpack_archive(archive, fresh, "zip")
-        os.rename(fresh, target)
+    with atomic_folder(target) as folder:
+        shutil.unpack_archive(archive, folder, "zip")

@@ -1,7 +1,5 @@
 """Encoding beforehand: the embeddings of a configured data set, in the cache and as a file for ``data=features``."""
 
-import os
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ...common.errors import FedgeoError
+from ...common.files import atomic_file
 from ...config.schema import Config, ImageData
 from ..cache_folder import cache_dir
 from ..source import UNSET, Source
@@ -58,12 +57,9 @@ def write_features(encoded: Encoded, path: Path) -> Path:
         if (split != UNSET).any():
             arrays[f"{domain}_split"] = split
     target = path.expanduser().absolute()
-    draft = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        with draft.open("wb") as file:
+        with atomic_file(target) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
-        os.replace(draft, target)
     except OSError as fault:
-        draft.unlink(missing_ok=True)
         raise FedgeoError(f"{target}: cannot be written ({fault.strerror}): give another file") from fault
     return target
