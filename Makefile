@@ -30,6 +30,7 @@ demo-eeg: .venv/.installed
 lint: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(PY) -m pytest -q tests/unit/test_import_order.py
 
 test: lint
 	$(PY) -m pytest
