@@ -13,10 +13,10 @@ from typing import Any, TextIO
 
 from omegaconf import OmegaConf
 
-from ..common.files import write_atomic
-from .checkpoint import Checkpoint
-from ..config.schema import Config
 from ..common.errors import FedgeoError
+from ..common.files import write_atomic
+from ..config.schema import Config
+from .checkpoint import Checkpoint
 from .reader import flatten
 
 FOLDER, ORIGIN, LAST, LOCK = "checkpoint", "run.json", "last.safetensors", "lock"

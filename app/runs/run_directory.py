@@ -13,18 +13,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import tracking
+from ..algorithms.registry import local_algorithm
+from ..common.code import code_hash
+from ..common.errors import FedgeoError
 from ..common.files import write_atomic
-from ..models.weights import save_weights
-from .checkpoint import Checkpoint
 from ..config.compose import dump
 from ..config.schema import Config, SpdNetModel
 from ..data.federated_dataset import FederatedDataset
-from ..common.errors import FedgeoError
-from ..training.evaluation import final_and_best
 from ..models.base import Weights
-from ..algorithms.registry import local_algorithm
-from ..common.code import code_hash
+from ..models.weights import save_weights
+from ..training.evaluation import final_and_best
+from . import tracking
+from .checkpoint import Checkpoint
 from .resume import FOLDER, LAST, Origin, check_resume, completed, lock, rewind
 
 log = logging.getLogger(__name__)

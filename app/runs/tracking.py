@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from ..config.schema import Config
 from ..common.errors import FedgeoError
+from ..config.schema import Config
 
 FOLDER = "tensorboard"  # in the run directory, so that --logdir of a sweep shows all of its runs
 LEFT_OUT = ("round", "clients")
