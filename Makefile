@@ -13,11 +13,11 @@ install: .venv/.installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "fedgeo needs Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet --progress-bar off .
+	$(PY) -m pip install --quiet --progress-bar off -e .
 	@touch $@
 
 .venv/.dev: .venv/.installed
-	$(PY) -m pip install --quiet --progress-bar off '.[dev]'
+	$(PY) -m pip install --quiet --progress-bar off -e '.[dev]'
 	@touch $@
 
 demo: .venv/.installed

@@ -1,13 +1,13 @@
 """The base methods, and how one is found by its name: ``load("app.algorithms.fedprox:FedProx", mu=0.1)``."""
 
 import functools
-import importlib
 from dataclasses import MISSING, fields
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from ..common.errors import FedgeoError
+from ..common.targets import load_class
 from ..config.schema import Config
 from .base import Algorithm
 from .fedavg import FedAvg
@@ -20,7 +20,7 @@ def load(target: str, **params: Any) -> Algorithm:
     Each value is checked against the type and range of its field, strictly: a text is no number.
     Raises FedgeoError naming the key ``method.<parameter>``, the value given and what is allowed.
     """
-    cls = find(target)
+    cls = load_class(target, Algorithm, "method.target")
     known = {f.name: f for f in fields(cls)}
     for name in params:
         if name not in known:
@@ -40,24 +40,9 @@ def load(target: str, **params: Any) -> Algorithm:
     return cls(**values)
 
 
-def find(target: str) -> type[Algorithm]:
-    """The algorithm that 'module:Class' names; FedgeoError where there is none or it is no Algorithm."""
-    cls = resolve(target)
-    if not issubclass(cls, Algorithm):
-        raise FedgeoError(f"method.target={target}: must be a subclass of app.algorithms.base.Algorithm")
-    return cls
-
-
 def resolve(target: str) -> type:
-    """The class that 'module:Class' names; FedgeoError where there is none."""
-    module, _, name = target.partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise FedgeoError(f"method.target={target}: must be 'module:Class' that can be imported ({error})") from None
-    if not isinstance(cls, type):
-        raise FedgeoError(f"method.target={target}: must name a class")
-    return cls
+    """The class that 'module:Class' names, an Algorithm or a strategy of the server alone; else FedgeoError."""
+    return load_class(target, object, "method.target")
 
 
 @functools.lru_cache(maxsize=16)

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .targets import RUNNING
+
 FORMAT = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
-_app = logging.getLogger(__name__.partition(".")[0])  # of the package, whatever it is called
+_app = logging.getLogger(RUNNING)
 _files: list[logging.FileHandler] = []  # of this process; never more than one
 
 

@@ -1,22 +1,46 @@
-"""A class that is named in the configuration, 'module:Class': ours, or one from outside the repository."""
+"""Classes that are named in the configuration, 'module:Class', and by what name the package itself runs.
+
+In conf/ and in all files that are written, our own modules are called ``app.``, whatever the package is called in the
+process that reads them.
+"""
 
 import importlib
 from typing import TypeVar
 
 from .errors import FedgeoError
 
+RUNNING = __name__.removesuffix(".common.targets")  # what the package is called in this process: app or fedgeo
+WRITTEN = "app"
+INSTALLED = "fedgeo"
+
 Kind = TypeVar("Kind")
 
 
-def load_class(target: str, kind: type[Kind], key: str) -> type[Kind]:
-    """The class that ``target`` names, which must be a subclass of ``kind``.
+def written(target: str) -> str:
+    """``target`` as files hold it: 'fedgeo.algorithms.moon:Moon' -> 'app.algorithms.moon:Moon', others as they are."""
+    top, dot, rest = target.partition(".")
+    return f"{WRITTEN}.{rest}" if dot and top in (INSTALLED, RUNNING) else target
 
+
+def is_ours(target: str, *rooms: str) -> bool:
+    """Whether ``target`` names a module of this package, and of one of these subpackages where some are given."""
+    name = written(target)
+    prefixes = tuple(f"{WRITTEN}.{room}." for room in rooms) or (f"{WRITTEN}.",)
+    return name.startswith(prefixes)
+
+
+def load_class(target: str, kind: type[Kind], key: str) -> type[Kind]:
+    """The class that ``target`` names, which must be a subclass of ``kind``: ours, or one from outside.
+
+    'app.<module>' always means this package, and never another package that is called so.
     key: the configuration's key that holds the target. Raises FedgeoError, which begins with ``key=target``.
     """
-    module, _, name = target.partition(":")
+    module, _, name = written(target).partition(":")
+    if is_ours(module):
+        module = RUNNING + module.removeprefix(WRITTEN)
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise FedgeoError(f"{key}={target}: must be 'module:Class' that can be imported ({error})") from None
     if not isinstance(found, type):
         raise FedgeoError(f"{key}={target}: must name a class")

@@ -16,12 +16,12 @@ from hydra.errors import HydraException
 
 from ..common.code import CONF
 from ..common.errors import FedgeoError
+from ..common.targets import is_ours
 from .schema import Config
 
 NEEDED = ("data-path", "state-path", "output-path", "name")
 OPTIONAL = ("domain", "policy", "code", "encoder-checkpoint")
 PLACE = ("partition-id", "num-partitions")  # a node-config of exactly these is a simulated node's
-TRUSTED_MODULES = ("app.", "flwr.")  # where a run's method may come from
 _NAME = re.compile(r"\w[\w .+-]{0,63}")
 _OPTION = re.compile(r"[\w-]+")
 
@@ -114,7 +114,7 @@ def check_run(config: Config) -> None:
     """Refuse a run that is not meant for sites, or that names files or code of its own. Raises Refusal."""
     if config.engine != "deployment":
         raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
-    if not config.method.target.startswith(TRUSTED_MODULES):
+    if not (is_ours(config.method.target) or config.method.target.startswith("flwr.")):
         raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
     chosen = config.encoder.settings
     if chosen.get("checkpoint"):

@@ -6,7 +6,9 @@ The yaml files in conf/ carry the defaults, so that a wrong value is a one-line 
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import AfterValidator, Field
+
+from ..common.targets import written
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -18,6 +20,9 @@ Count = Annotated[int, Field(ge=0)]
 
 
 Rate = Annotated[float, Field(gt=0)]
+
+
+Target = Annotated[str, AfterValidator(written)]  # 'module:Class', ours in the one form that files hold
 
 
 class Group(pydantic.BaseModel):
@@ -114,7 +119,7 @@ class Method(OpenGroup):
     """The base method: ``target`` is 'module:Class', the rest its hyper-parameters; see conf/method."""
 
     name: str
-    target: str
+    target: Target
 
 
 class Linear(Group):

@@ -25,6 +25,7 @@ import psutil
 
 from ..common.code import PACKAGE
 from ..common.errors import FedgeoError
+from ..common.targets import RUNNING
 
 ROOT = PACKAGE.parent
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "server_app.py", "client_app.py", "app", "conf")
@@ -69,9 +70,9 @@ class PrivateSuperLink:
         raise NotImplementedError
 
     def _watch(self) -> "subprocess.Popen[bytes]":
-        """What ends all that was started if this process is killed: see app.engines.watch."""
+        """What ends all that was started if this process is killed: see watchdog.py."""
         return subprocess.Popen(
-            [sys.executable, "-m", f"{PACKAGE.name}.launch.watchdog", self.mark, str(self.folder)],
+            [sys.executable, "-m", f"{RUNNING}.launch.watchdog", self.mark, str(self.folder)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -81,6 +82,11 @@ class PrivateSuperLink:
 
     def _copy_app(self) -> None:
         """The app under a name that Flower accepts, whatever its folder is called."""
+        if missing := [name for name in PACKED if not (ROOT / name).exists()]:
+            raise FedgeoError(
+                f"{ROOT} has no {missing[0]}: a simulation or deployment starts from the repository's folder; use "
+                "scripts/run.py there, or engine=inprocess"
+            )
         target = self.folder / "fedgeo"
         target.mkdir()
         for name in PACKED:

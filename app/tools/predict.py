@@ -17,6 +17,7 @@ from scipy.special import softmax
 
 from ..algorithms import registry
 from ..common.errors import FedgeoError
+from ..common.targets import is_ours
 from ..config.schema import Config
 from ..data.eeg.trials import RECORDINGS
 from ..data.images.folders import SUFFIXES as IMAGES
@@ -31,7 +32,7 @@ from ..server.remote_dataset import RemoteDataset
 from ..training.plain import predict
 
 ARRAYS = (".npy", ".npz")
-OURS = ("app.algorithms.", "app.one_shot.")  # a model file may name these, and no other code, to be imported
+METHODS = ("algorithms", "one_shot")  # a model file may name what is in these, and no other code, to be imported
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ def load_model(path: Path) -> Trained:
     try:
         method = described.get("method", {})
         target = str(method.get("target", ""))
-        algorithm = registry.resolve(target) if target.startswith(OURS) else None
+        algorithm = registry.resolve(target) if is_ours(target, *METHODS) else None
         if algorithm is not None and issubclass(algorithm, Fitted):
             settings = {key: value for key, value in method.items() if key not in ("name", "target")}
             fitted = registry.load(target, **settings)

@@ -91,7 +91,7 @@ class CodeCache:
             write_atomic(self._path(sig, data.codegen), _checked(dumps(data._reduce())))
 
     def _path(self, sig: Any, codegen: Any) -> Path:
-        known = (numba.__version__, sys.version, sig, codegen.magic_tuple(), Path(__file__).read_bytes())
+        known = (numba.__version__, sys.version, sig, codegen.magic_tuple(), Path(__file__).read_bytes(), __name__)
         config: Any = numba.config
         folder = Path(config.CACHE_DIR) if config.CACHE_DIR else Path.home() / ".cache" / "fedgeo" / "compiled"
         return folder / f"{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}.code"
