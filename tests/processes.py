@@ -1,11 +1,17 @@
-"""Real processes for tests: scripts as commands, what a private SuperLink started, and one who kills in mid-run."""
+"""Real processes for tests: scripts as commands, what they or a private SuperLink started, one who kills in mid-run.
+
+No test counts processes that are not its own: what a command starts inherits a tag of that command, and what a
+SuperLink starts carries its mark.
+"""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,19 +24,50 @@ from app.launch.workers import Silent
 from tests.conftest import ROOT
 
 WAIT = 300.0  # seconds that a busy machine may take for what takes a few
+TAG = "FEDGEO_TEST_COMMAND"
 
 
-def marked(mark: str = "") -> list[tuple[psutil.Process, str]]:
-    """The processes of a private SuperLink that are still there, of any one without ``mark``; how they are called."""
-    found = []
+def carrying(name: str, value: str) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Every process with this value of an environment variable, and its whole environment."""
     for process in psutil.process_iter():
         try:
-            own = process.environ().get(MARK)
-            if own is not None and mark in ("", own):
-                found.append((process, " ".join(process.cmdline()[:2])))
+            environment = process.environ()
         except (psutil.Error, OSError):
             continue
+        if environment.get(name) == value:
+            yield process, environment
+
+
+def marked(mark: str) -> list[tuple[psutil.Process, str]]:
+    """The processes of the private SuperLink of this mark that are still there; the first two words of each command."""
+    found = []
+    for process, _ in carrying(MARK, mark):
+        with contextlib.suppress(psutil.Error, OSError):  # it may just have ended
+            found.append((process, " ".join(process.cmdline()[:2])))
     return found
+
+
+class Command(subprocess.Popen[str]):
+    """A script as a command that works in ``folder``, its standard output and errors in one pipe."""
+
+    def __init__(self, script: str, folder: Path, *arguments: str) -> None:
+        self.tag = uuid.uuid4().hex
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        try:
+            super().__init__(
+                [sys.executable, str(ROOT / "scripts" / script), *arguments],
+                cwd=folder,
+                env={**os.environ, TAG: self.tag},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def left(self) -> list[psutil.Process]:
+        """What its private SuperLinks started and is still there."""
+        return [process for process, environment in carrying(TAG, self.tag) if MARK in environment]
 
 
 def wait_for(what: str, holds: Callable[[], Any]) -> None:
@@ -40,42 +77,31 @@ def wait_for(what: str, holds: Callable[[], Any]) -> None:
         time.sleep(0.1)
 
 
-def start(script: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A script as a command that works in ``folder``."""
-    command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 @dataclass(frozen=True)
 class Started:
-    """What a command had started when it was killed: its processes, their programs, the folders they worked in."""
+    """What a command had started when it was killed: its programs, the folders of its SuperLinks, its tag."""
 
-    processes: tuple[psutil.Process, ...]
     programs: frozenset[str]
-    marks: frozenset[str]
     homes: frozenset[Path]
+    tag: str
 
     def running(self) -> list[psutil.Process]:
         """Those of them, and of what they started since, that are still there."""
-        here = [p for p in self.processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-        return here + [process for mark in self.marks for process, _ in marked(mark)]
+        return [process for process, _ in carrying(TAG, self.tag)]
 
 
-def kill(process: "subprocess.Popen[str]") -> Started:
+def kill(command: Command) -> Started:
     """kill -9 of a command; what it had started is not touched."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    programs, marks, homes = set(), set(), set()
-    for child in children:
+    programs, homes = set(), set()
+    for process, environment in carrying(TAG, command.tag):
         with contextlib.suppress(psutil.Error, OSError):  # it may just have ended
-            programs |= {Path(word).name for word in child.cmdline()[:2]}
-            told = child.environ()
-            if MARK in told:
-                marks.add(told[MARK])
-                homes.add(Path(told["FLWR_HOME"]))
-    process.kill()
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    return Started(tuple(children), frozenset(programs), frozenset(marks), frozenset(homes))
+            programs |= {Path(word).name for word in process.cmdline()[:2]}
+            if MARK in environment:
+                homes.add(Path(environment["FLWR_HOME"]))
+    command.kill()
+    command.communicate()
+    assert command.returncode == -signal.SIGKILL
+    return Started(frozenset(programs), frozenset(homes), command.tag)
 
 
 class Killer(Silent):

@@ -238,10 +238,14 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody listens on, and that nobody else is given for a minute.
+
+    A connection that it has closed itself keeps the port from being given to others who ask for any (TIME_WAIT), while
+    who names it may listen on it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        server.accept()[0].close()
+        return int(server.getsockname()[1])
 
 
 def healthy(port: int, certificate: Path | None = None) -> bool:

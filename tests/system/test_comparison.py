@@ -14,7 +14,7 @@ from app.common.errors import FedgeoError
 from app.tools import compare as comparison
 from app.tools.compare import Arm, Task, arms, choose, compare, finished, markdown, run_all, validation
 from scripts import compare as script
-from tests.processes import start, wait_for
+from tests.processes import Command, wait_for
 
 SHARED = ("federation.rounds=2", "training.epochs=1")
 RATES = (0.05, 0.5)
@@ -189,7 +189,7 @@ def test_what_cannot_be_run_at_all_is_a_fault_of_its_run(tmp_path: Path, jobs: i
 def test_the_command_runs_in_several_processes_and_goes_on_after_it_was_stopped(tmp_path: Path) -> None:
     words = ["quickstart", "--methods", "fedavg", "--variations", "none", "repeat", "--rates", "0.5"]
     words += ["--seeds", "1", "2", "3", "--set", *SHARED, "--folder", str(tmp_path / "out")]
-    stopped = start("compare.py", tmp_path, *words, "--jobs", "2")
+    stopped = Command("compare.py", tmp_path, *words, "--jobs", "2")
     wait_for("a run that is done", lambda: list((tmp_path / "out").rglob("summary.json")))
     workers = psutil.Process(stopped.pid).children(recursive=True)
     assert workers
@@ -198,7 +198,7 @@ def test_the_command_runs_in_several_processes_and_goes_on_after_it_was_stopped(
     assert stopped.returncode != 0
     wait_for("its workers to end", lambda: not any(worker.is_running() for worker in workers))
     for jobs in ("2", "1"):
-        again = start("compare.py", tmp_path, *words, "--jobs", jobs)
+        again = Command("compare.py", tmp_path, *words, "--jobs", jobs)
         said, _ = again.communicate()
         assert again.returncode == 0, said
         assert ("done" in said) == (jobs == "2")

@@ -15,31 +15,31 @@ from app.launch.certificates import node_key
 from app.launch.deployment import Deployment, LocalSite
 from app.launch.job import execute, plan
 from app.launch.superlink import free_port
-from tests.processes import WAIT, marked, start, wait_for
+from tests.processes import WAIT, Command, marked, wait_for
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
 
 
-def rehearse(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def rehearse(folder: Path, *arguments: str) -> Command:
     """scripts/deploy_local.py with its run directory, and all else, in ``folder``."""
-    return start("deploy_local.py", folder, *arguments, f"run_dir={folder / 'run'}")
+    return Command("deploy_local.py", folder, *arguments, f"run_dir={folder / 'run'}")
 
 
 GGEUR, PROJAVG = ("experiment=quickstart", "federation.rounds=2"), (*EEG, "federation.rounds=1")
 
 
 @pytest.fixture(scope="module")
-def rehearsals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str, int]]:
-    """Both families side by side, as most of the time is waiting: name -> folder, output, exit code."""
+def rehearsals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, str, Command]]:
+    """Both families side by side, as most of the time is waiting: name -> folder, output, the command that ended."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("ggeur", "projavg")}
     recordings = [str(site.data) for site in eeg_sites(folders["projavg"] / "given")]
     started = {
         "ggeur": rehearse(folders["ggeur"], "--nodes", "3", *GGEUR),
         "projavg": rehearse(folders["projavg"], "--data", *recordings, *PROJAVG),
     }
-    return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in started.items()}
+    return {name: (folders[name], process.communicate()[0], process) for name, process in started.items()}
 
 
 def assert_equal_to_in_process(run_dir: Path, sites: list[LocalSite], folder: Path, *overrides: str) -> None:
@@ -63,16 +63,16 @@ def assert_equal_to_in_process(run_dir: Path, sites: list[LocalSite], folder: Pa
 
 @pytest.mark.parametrize(("name", "words"), [("ggeur", GGEUR), ("projavg", PROJAVG)])
 def test_three_sites_give_what_one_process_gives(
-    rehearsals: dict[str, tuple[Path, str, int]], tmp_path: Path, name: str, words: tuple[str, ...]
+    rehearsals: dict[str, tuple[Path, str, Command]], tmp_path: Path, name: str, words: tuple[str, ...]
 ) -> None:
-    folder, said, code = rehearsals[name]
-    assert code == 0, said
+    folder, said, command = rehearsals[name]
+    assert command.returncode == 0, said
+    assert command.left() == []
     assert "flower-supernode --root-certificates ca.crt" in said
     homes = [folder / "run-sites" / f"site-{k}" for k in (1, 2, 3)]
     data = [(home if name == "ggeur" else folder / "given" / home.name) / "data" for home in homes]
     sites = [LocalSite(home.name, path, home) for home, path in zip(homes, data, strict=True)]
     assert_equal_to_in_process(folder / "run", sites, tmp_path, *words)
-    assert marked() == []
 
 
 def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_pa
         needs_all = plan([*short, "federation.min_nodes=3", "federation.deadline=10", f"run_dir={tmp_path / 'all'}"])
         with pytest.raises(FedgeoError, match="2 of federation.min_nodes=3 sites were there within"):
             execute(needs_all, deployment, lambda row: None, lambda line: None)
-    assert marked() == []
+    assert marked(deployment.mark) == []
 
 
 def stranger(deployment: Deployment, folder: Path) -> tuple["subprocess.Popen[bytes]", Path]:
@@ -127,7 +127,10 @@ def test_interrupting_ends_all_that_was_started(tmp_path: Path) -> None:
     log = tmp_path / "run" / "log.txt"
     wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
     os.kill(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=WAIT)[0]
+    try:
+        said = process.communicate(timeout=WAIT)[0]
+    finally:
+        process.kill()  # where it did not end
     assert process.returncode == 130, said
-    assert marked() == []
+    assert process.left() == []
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"

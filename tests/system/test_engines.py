@@ -1,21 +1,14 @@
 """One seed gives one result: whatever the number of nodes, and whichever engine runs it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
-from app.launch.simulation import MARK
-from tests.conftest import ROOT
+from tests.processes import WAIT, Command, wait_for
 from tests.running import rounds, run_in_process
 
-STARTED = time.time()
 SHORT = ("federation.rounds=3", "training.epochs=1")
 
 
@@ -46,68 +39,45 @@ def test_partial_participation_is_repeatable_and_counted(tmp_path: Path) -> None
     assert [line["clients"] for line in rounds(tmp_path / "a")] == [3, 3, 3]
 
 
-def command(*overrides: str) -> list[str]:
-    return [sys.executable, str(ROOT / "scripts" / "run.py"), *overrides]
-
-
-def left_over() -> list[int]:
-    """Processes of a private SuperLink that are still there, but for those of other runs on the machine."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if MARK in process.environ() and process.create_time() >= STARTED:
-                found.append(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_flower_gives_the_same_rounds_as_in_process(reference: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("-m", *SHORT, "augmentation=ggeur,none", f"sweep_dir={tmp_path / 'a sweep'}"),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("-m", *SHORT, "augmentation=ggeur,none", f"sweep_dir={tmp_path / 'a sweep'}")
+    command = Command("run.py", tmp_path, *words)
+    said, _ = command.communicate()
+    assert command.returncode == 0, said
     folder = tmp_path / "a sweep" / "augmentation=ggeur"
     assert rounds(folder) == rounds(reference)
     assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
     assert (folder / "model-final.safetensors").read_bytes() == (reference / "model-final.safetensors").read_bytes()
-    assert str(tmp_path / "a sweep" / "report.html") in done.stdout
-    assert left_over() == []
+    assert str(tmp_path / "a sweep" / "report.html") in said
+    assert command.left() == []
 
 
 @pytest.mark.slow
 def test_a_client_that_fails_makes_the_flower_run_fail(tmp_path: Path) -> None:
     """The learning rate makes every client's loss infinite: the exit code and the summary both say so."""
     folder = tmp_path / "run"
-    done = subprocess.run(
-        command("training.lr=1e38", "federation.rounds=2", f"run_dir={folder}"),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 1
+    command = Command("run.py", tmp_path, "training.lr=1e38", "federation.rounds=2", f"run_dir={folder}")
+    said, _ = command.communicate()
+    assert command.returncode == 1, said
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "failed"
     assert "not finite" in summary["error"]
-    assert "not finite" in done.stdout
-    assert left_over() == []
+    assert "not finite" in said
+    assert command.left() == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_leaves_no_process_behind(tmp_path: Path, how: signal.Signals) -> None:
     folder = tmp_path / "run"
-    process = subprocess.Popen(command("federation.rounds=2000", f"run_dir={folder}"), cwd=tmp_path)
-    end = time.monotonic() + 120
-    while not (folder / "rounds.jsonl").exists() or not (folder / "rounds.jsonl").read_text():
-        assert process.poll() is None and time.monotonic() < end, "the run did not reach its first round"
-        time.sleep(0.2)
-    os.kill(process.pid, how)
-    assert process.wait(timeout=60) == 130
-    assert left_over() == []
+    command = Command("run.py", tmp_path, "federation.rounds=2000", f"run_dir={folder}")
+    lines = folder / "rounds.jsonl"
+    wait_for("the first round", lambda: command.poll() is not None or (lines.exists() and lines.read_text()))
+    command.send_signal(how)
+    try:
+        said, _ = command.communicate(timeout=WAIT)
+    finally:
+        command.kill()  # where it did not end
+    assert command.returncode == 130, said
+    assert command.left() == []

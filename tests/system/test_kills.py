@@ -15,7 +15,7 @@ from app.launch.simulation import SimulationSuperLink
 from app.launch.superlink import PrivateSuperLink
 from app.launch.sweep import run_here
 from app.runs import reader
-from tests.processes import Killer, kill, marked, start, wait_for
+from tests.processes import Command, Killer, kill, marked, wait_for
 from tests.running import rounds
 from tests.sites import digit_sites, run_over_sites
 
@@ -121,7 +121,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, st
     name -> run directory, output, exit code."""
     folders = {name: tmp_path_factory.mktemp("killed") / "run" for name in COMMANDS}
     commands = {
-        name: start("run.py", folders[name].parent, *words, f"run_dir={folders[name]}")
+        name: Command("run.py", folders[name].parent, *words, f"run_dir={folders[name]}")
         for name, words in COMMANDS.items()
     }
     left = {}
@@ -139,7 +139,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, st
         wait_for(f"the end of what {name} started", lambda started=started: not started.running())
         assert reader.read(folders[name]).status in ENDED
         assert 2 <= written(folders[name]) < plan(COMMANDS[name], run_dir=folders[name].with_name("new")).rounds
-    again = {name: start("run.py", folder.parent, f"resume={folder}") for name, folder in folders.items()}
+    again = {name: Command("run.py", folder.parent, f"resume={folder}") for name, folder in folders.items()}
     return {name: (folders[name], process.communicate()[0], process.returncode) for name, process in again.items()}
 
 
@@ -156,7 +156,7 @@ def test_a_run_whose_command_is_killed_goes_on(
 def test_a_rehearsal_whose_command_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
     """scripts/deploy_local.py dies while its site works: SuperLink, SuperNode and what they started end too."""
     folder = tmp_path / "run"
-    process = start("deploy_local.py", tmp_path, "--nodes", "1", "experiment=quickstart", f"run_dir={folder}")
+    process = Command("deploy_local.py", tmp_path, "--nodes", "1", "experiment=quickstart", f"run_dir={folder}")
     log = folder / "log.txt"
     wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
     started = kill(process)

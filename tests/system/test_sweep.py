@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import uuid
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,7 @@ from app.runs.reader import OUTDATED, find
 from scripts import report, run
 from tests.conftest import ROOT
 from tests.made_runs import make_run
+from tests.processes import WAIT, wait_for
 
 SHORT = ("engine=inprocess", "federation.rounds=2", "training.epochs=1")
 
@@ -171,14 +172,15 @@ def test_one_sweep_at_a_time_in_a_folder(tmp_path: Path) -> None:
 def test_what_a_killed_sweep_left_running_is_ended(tmp_path: Path) -> None:
     """Flower's processes outlive a sweep that is killed: the next one in the folder ends those with its mark."""
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    mine = subprocess.Popen(sleep, env={**os.environ, MARK: "a" * 32})
-    other = subprocess.Popen(sleep, env={**os.environ, MARK: "b" * 32})
+    marks = [uuid.uuid4().hex for _ in range(3)]
+    mine = subprocess.Popen(sleep, env={**os.environ, MARK: marks[0]})
+    other = subprocess.Popen(sleep, env={**os.environ, MARK: marks[1]})
     try:
-        (tmp_path / LOCK).write_text(json.dumps({"mark": "a" * 32}))
+        (tmp_path / LOCK).write_text(json.dumps({"mark": marks[0]}))
         with locked(tmp_path) as lock:
-            assert mine.wait(timeout=30) is not None and other.poll() is None
-            lock.mark("c" * 32)
-            assert "c" * 32 in (tmp_path / LOCK).read_text()
+            assert mine.wait(timeout=WAIT) is not None and other.poll() is None
+            lock.mark(marks[2])
+            assert marks[2] in (tmp_path / LOCK).read_text()
         assert (tmp_path / LOCK).read_text() == ""
     finally:
         for process in (mine, other):
@@ -223,14 +225,12 @@ def command(folder: Path) -> list[str]:
 def test_killed_and_started_again_it_ends_with_the_same_table(tmp_path: Path, how: signal.Signals) -> None:
     folder = tmp_path / "killed"
     process = subprocess.Popen(command(folder), cwd=tmp_path)
-    end = time.monotonic() + 300
-    while not list(folder.glob("*/summary.json")):
-        assert process.poll() is None and time.monotonic() < end, "no run has finished"
-        time.sleep(0.1)
+    wait_for("a run that is done", lambda: process.poll() is not None or list(folder.glob("*/summary.json")))
+    assert process.poll() is None
     workers = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, how)
-    assert process.wait(timeout=60) == (-how if how == signal.SIGKILL else 130)
-    _, left = psutil.wait_procs(workers, timeout=30)
+    assert process.wait(timeout=WAIT) == (-how if how == signal.SIGKILL else 130)
+    _, left = psutil.wait_procs(workers, timeout=WAIT)
     assert left == []
     finished = [run.path for run in find([folder]) if run.completed]
     before = {path: files(path) for path in finished}
