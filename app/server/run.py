@@ -38,7 +38,6 @@ from ..runs.run_directory import RunDirectory
 from ..strategies.augmented import NOTHING_DRAWN, AugmentedStrategy
 from ..strategies.base import FedgeoStrategy
 from ..strategies.compatibility import check
-from ..strategies.ggeur import GGEUR
 from ..strategies.handshake import Handshake, shake_hands
 from ..training.evaluation import Scores, evaluate, f1_macro, scores_from_confusions
 from ..training.plain import predict
@@ -376,7 +375,7 @@ class Server:
         figures.label_distribution(hello.counts, hello.classes, folder / "label_distribution.png", names)
         if isinstance(self.strategy, AugmentedStrategy):
             self.results.write_json("augmentation.json", self.strategy.record(hello))
-        if isinstance(self.strategy, GGEUR) and self.strategy.similarities:
+        if isinstance(self.strategy, AugmentedStrategy) and self.strategy.similarities:
             self.draw_similarities(self.strategy.similarities, folder / "similarity.png")
 
     def draw(self) -> None:
