@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ..common.errors import FedgeoError
+from ..common.received import LARGEST
 from ..geometry.stiefel import distance_to_stiefel
 from ..models.base import Model, Output, Weights
 from ..models.eegnet import EEGNet
 from ..models.spdnet import OFF_MANIFOLD
 from .base import Algorithm, Local, Trained, Update
-
-LARGEST = 1e9  # no honest weight, statistic or gradient comes near it; squares and sums of it are still finite
 
 Template = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name -> (shape, type)."""

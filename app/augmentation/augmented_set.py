@@ -2,84 +2,27 @@
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from ..common.errors import FedgeoError
 from ..geometry.class_geometry import Geometry, Shape
-from ..geometry.domain_shift import Transfer
 from ..geometry.gaussians import Diagonal, Gaussians
 from ..training.samples import taken
-from .anchors import Move, SampleSource, anchor_rows, sample_sources
+from .sources import Filling, Move, SampleSource, anchor_rows, sample_sources
 
 BLOCK = 256  # samples drawn together; noise is a function of the block, so this is part of what a seed means
 WINDOW = 64 * 2**20  # bytes of samples that are shuffled together
-KINDS = ("none", "repeat", "ggeur", "fedfa", "shift")
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """How a client's set is augmented.
-
-    kind: ``none``, the real samples alone; ``ggeur``, filled with samples drawn along the shapes; ``repeat``,
-    the control: the same anchors and counts as ``ggeur`` without any perturbation; ``fedfa``: as many samples, drawn
-    from a Gaussian round the class prototypes (geometry/gaussians.py); ``shift``: as many samples, the client's own
-    translated into the other domains, x + delta_{d'} - delta_d (geometry/domain_shift.py), evenly over them. An absent
-    class is anchored at m_c + delta_{d'} of every domain. In step 2 own samples go to the prototype's domain, and
-    where the client has none of the class the prototype itself is the anchor.
-    target: the total that every class is filled up to; a class that holds more stays whole.
-    absent: a class of the geometry that the client does not hold gets ``target`` samples round the merged
-    mean (``global_mean``) or nothing (``skip``).
-    scale: s_m in beta = sum_m eps_m s_m xi^m. ``sqrt`` is the root of the eigenvalue, so that the samples
-    have the class's covariance; ``lambda`` is the eigenvalue itself, as Algorithm 1 prints it, so that their
-    covariance is the SQUARE of the class's: next to no perturbation where embeddings have unit norm.
-    step2: also draw ``per_prototype`` samples round each foreign prototype (Algorithm 2, step 2).
-    noise: ``shift`` only: also perturb along the shapes, as ``ggeur`` does.
-
-    Raises FedgeoError that names the key, for a word that is not offered or a number below 1.
-    """
-
-    kind: str = "ggeur"
-    target: int = 2000
-    absent: str = "global_mean"
-    scale: str = "sqrt"
-    step2: bool = False
-    per_prototype: int = 500
-    noise: bool = False
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("kind", KINDS),
-            ("absent", ("global_mean", "skip")),
-            ("scale", ("sqrt", "lambda")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise FedgeoError(
-                    f"augmentation.{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
-                )
-        for name in ("target", "per_prototype"):
-            if getattr(self, name) < 1:
-                raise FedgeoError(f"augmentation.{name} must be at least 1, not {getattr(self, name)}")
-
-
-def check_domains(domains: Collection[str | None]) -> None:
-    """Refuse step 2 where all clients (one name each, None for a mixed one) hold the same domain."""
-    if len(set(domains)) < 2 and None not in domains:
-        raise FedgeoError(
-            f"augmentation.step2=true: all clients hold one domain ({next(iter(domains), None)}), so that no prototype "
-            "is foreign: set augmentation.step2=false, or give data with several domains"
-        )
 
 
 class AugmentedSet:
     """A client's samples, real and drawn, in blocks that are computed when they are asked for.
 
     x: float32 (n, p), array or tensor, used in place where it is float32 already. y: integers (n,) in
-    [0, ``classes``). ``geometry`` may be None for kind ``none`` only; ``fedfa`` takes Gaussians and ``shift`` a
-    Transfer in its place. ``own``: the owners whose prototypes are not foreign to this client, by default itself
-    alone (give all clients of its domain where several share one).
+    [0, ``classes``). ``filling``: what is drawn, round the anchors of ``geometry`` and along its shapes; without
+    either the real samples are all. ``own``: the owners whose prototypes are not foreign to this client, by default
+    itself alone (give all clients of its domain where several share one). ``move``: into the other domains.
 
     The real samples come first, in their order; then, class after class, those of step 1; then those of step
     2 by class and owner; each in blocks of 256 and a rest. Anchors of a held class are its real samples, all
@@ -89,7 +32,7 @@ class AugmentedSet:
 
     counts: int64 (classes,), samples of each class in all. added: how many of them were drawn; perturbed: how many
     of those along a shape. unshaped: class -> drawn samples that are bare anchors, the geometry having no shape of
-    the class (kind ``ggeur``). sizes: int64, the samples of each block.
+    the class although they should be perturbed. sizes: int64, the samples of each block.
 
     Raises FedgeoError, naming the client, for wrong shapes, values that are not finite, labels out of range.
     """
@@ -98,27 +41,25 @@ class AugmentedSet:
         self,
         x: np.ndarray | torch.Tensor,
         y: np.ndarray | torch.Tensor,
+        filling: Filling | None = None,
+        geometry: Geometry | Gaussians | None = None,
         *,
-        settings: Augmentation,
-        geometry: Geometry | Gaussians | Transfer | None,
         classes: int,
         seed: int,
         client: int,
         own: Collection[int] | None = None,
+        move: Move | None = None,
     ) -> None:
-        self._scale = settings.scale
         self._key = (seed, client)
         self._x, self._y = _checked(x, y, classes, seed, client)
         self._sources: list[SampleSource] = []
-        if settings.kind != "none":
-            move = Move(geometry, client) if isinstance(geometry, Transfer) else None
-            if isinstance(geometry, Transfer):
-                geometry = geometry.geometry
-            elif settings.kind == "shift":
-                raise FedgeoError(f"client {client}: augmentation.kind=shift needs the shifts of the domains")
-            known = _checked_geometry(geometry, self._x.shape[1], classes, settings.kind, client)
+        if filling is not None and geometry is not None:
+            self._scale = filling.scale
+            _check_geometry(geometry, self._x.shape[1], classes, client)
             owners = {client} if own is None else set(own)
-            self._sources = sample_sources(self._x, self._y, settings, known, owners, move)
+            self._sources = sample_sources(self._x, self._y, filling, geometry, owners, move)
+        # a translated sample is as it should be without a shape too
+        wants_shape = filling is not None and filling.shaped and move is None
         sizes = _split(len(self._x))
         self._firsts: list[int] = []  # the first block of each source
         self.counts = np.bincount(self._y, minlength=classes).astype(np.int64)
@@ -129,7 +70,7 @@ class AugmentedSet:
             sizes += _split(source.total)
             self.counts[source.label] += source.total
             shaped += [source.shape is not None] * (len(sizes) - len(shaped))
-            if source.shape is None and settings.kind in ("ggeur", "fedfa"):
+            if source.shape is None and wants_shape:
                 self.unshaped[source.label] = self.unshaped.get(source.label, 0) + source.total
         self.sizes = np.array(sizes, dtype=np.int64)
         self._length = int(self.sizes.sum())
@@ -142,6 +83,11 @@ class AugmentedSet:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def own(self) -> "AugmentedSet":
+        """Itself: nothing is mixed into its samples (``MixedSet``)."""
+        return self
 
     @property
     def dimension(self) -> int:
@@ -217,17 +163,6 @@ class AugmentedSet:
             return 0.0
         self.measure()
         return float(np.sqrt(self._energy[self._shaped].sum() / self.perturbed))
-
-    @property
-    def expected_rms(self) -> float:
-        """What ``perturbation_rms`` estimates: the root of the mean of sum_m s_m^2 over the same samples.
-
-        With scale ``sqrt`` that is the trace of the class's covariance as far as its shape explains it, so
-        that a shape cut at explained = 0.95 gives a root between sqrt(0.95) = 0.975 and 1 of the full one.
-        """
-        shaped = [(source.total, source.shape) for source in self._sources if source.shape is not None]
-        variance = sum(count * float((_spread(shape, self._scale) ** 2).sum()) for count, shape in shaped)
-        return float(np.sqrt(variance / self.perturbed)) if self.perturbed else 0.0
 
     def _draw(self, index: int, source: SampleSource, place: int, x: np.ndarray) -> int:
         """Write the block's samples, anchors and perturbation, to x float32 (rows, p); returns their class."""
@@ -354,11 +289,7 @@ def _checked(
     return np.require(samples, np.float32, ["C", "W"]), np.require(labels, np.int64, ["C", "W"])
 
 
-def _checked_geometry(
-    geometry: Geometry | Gaussians | None, p: int, classes: int, kind: str, client: int
-) -> Geometry | Gaussians:
-    if geometry is None:
-        raise FedgeoError(f"client {client}: augmentation.kind={kind} needs the geometry of the classes")
+def _check_geometry(geometry: Geometry | Gaussians, p: int, classes: int, client: int) -> None:
     if geometry.dimension != p:
         raise FedgeoError(f"client {client}: the geometry has dimension {geometry.dimension}, the embeddings {p}")
     largest = max(geometry.classes.max(initial=-1), geometry.prototype_classes.max(initial=-1))
@@ -366,4 +297,3 @@ def _checked_geometry(
         raise FedgeoError(
             f"client {client}: the geometry holds class {largest}, but there are {classes} classes from 0"
         )
-    return geometry

@@ -5,31 +5,27 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..common.errors import FedgeoError
-from .augmented_set import Augmentation
+from .sources import Filling
 
 
-def planned_counts(
-    counts: np.ndarray, settings: Augmentation, domains: Sequence[str | None], minimum: int = 1
-) -> np.ndarray:
+def planned_counts(counts: np.ndarray, settings: Filling, domains: Sequence[str | None]) -> np.ndarray:
     """The samples of each class that each client would hold once augmented, int64 (K, C), whatever the kind.
 
     counts: int (K, C), the real samples. domains: each client's, None where it is mixed; a prototype of one's own
-    domain is not foreign. minimum: the fewest samples of a class that a client shares statistics of. Equal to
-    ``AugmentedSet.counts`` of kinds repeat and ggeur: a held class is filled up to the target, one that only others
-    share too with ``absent=global_mean``, and each foreign prototype of step 2 adds ``per_prototype``.
+    domain is not foreign. Equal to ``AugmentedSet.counts`` of this filling: a held class is filled up to the target,
+    with ``absent=global_mean`` one that only others hold too, and each foreign prototype of step 2 adds
+    ``per_prototype``.
     """
     counts = np.asarray(counts, dtype=np.int64)
     if counts.ndim != 2 or len(domains) != len(counts) or (counts < 0).any():
         raise FedgeoError(f"counts must be (clients, classes) with one domain a client, not {counts.shape}")
-    shared = counts >= max(1, minimum)
-    filled = counts > 0
-    if settings.absent == "global_mean":
-        filled = filled | shared.any(axis=0)
+    held = counts > 0
+    filled = held | held.any(axis=0) if settings.absent == "global_mean" else held
     planned = np.where(filled, np.maximum(counts, settings.target), counts)
     if settings.step2:
         for client, domain in enumerate(domains):
             own = [k == client or (domain is not None and other == domain) for k, other in enumerate(domains)]
-            planned[client] += settings.per_prototype * shared[~np.array(own)].sum(axis=0)
+            planned[client] += settings.per_prototype * held[~np.array(own)].sum(axis=0)
     return planned
 
 

@@ -12,19 +12,83 @@ taken at a. lambda = 0 is the base method.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
 from ..algorithms.base import Algorithm, Forward, Local, Trained, cross_entropy
 from ..common.errors import FedgeoError
+from ..common.received import MOST, bounded
+from ..common.seeds import MIXING
+from ..config.privacy import check_mixing, smallest_reported
+from ..config.schema import Positive, Privacy
 from ..geometry.class_statistics import field, refuse
 from ..models.base import Weights
 from .augmented_set import AugmentedSet
+from .base import Augmentation, Client, Population, Receiver, Sender
+from .filling import SERVER
+
+
+@dataclass(frozen=True)
+class FedMixAugmentation(Augmentation):
+    """mix: lambda, the share of the shared means in the mixture. mean_of: M, the embeddings a shared mean is over."""
+
+    name: ClassVar[str] = "fedmix"
+
+    mix: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    mean_of: Positive = 16
+
+    def check(self, privacy: Privacy) -> None:
+        check_mixing(privacy)
+
+    def client_statistics(self, x: np.ndarray, y: np.ndarray, client: Client) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng([client.seed, MIXING, client.number])
+        minimum = smallest_reported(client.privacy)
+        return batch_means(x, y, client.classes, self.mean_of, rng, minimum).to_arrays()
+
+    def read_statistics(self, arrays: Mapping[str, np.ndarray], classes: int, origin: str) -> "SharedMeans":
+        return SharedMeans.from_arrays(arrays, classes, origin)
+
+    def check_statistics(self, found: "SharedMeans", sender: Sender) -> None:
+        most = int(sender.counts.sum()) if sender.exact else MOST
+        if found.means.shape[1] != sender.dimension or len(found) > most:
+            shown = f"{len(found)} means of dimension {found.means.shape[1]}"
+            raise FedgeoError(f"{sender.name}: {shown} do not go with its hello")
+        bounded(found.means, "means", sender.name)
+
+    def merge(self, parts: Mapping[int, "SharedMeans"], clients: Population) -> "SharedMeans":
+        """All clients' means, for everyone."""
+        return pooled(parts.values())
+
+    def read_shared(self, arrays: Mapping[str, np.ndarray], receiver: Receiver) -> "SharedMeans":
+        found = SharedMeans.from_arrays(arrays, receiver.classes, "shared means")
+        bounded(found.means, "means", SERVER)
+        return found
+
+    def training_set(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        shared: Any,
+        *,
+        classes: int,
+        seed: int,
+        client: int,
+        own: Collection[int] | None = None,
+    ) -> "MixedSet":
+        if not isinstance(shared, SharedMeans):
+            raise FedgeoError(f"client {client}: augmentation=fedmix needs the means that clients share")
+        return MixedSet(AugmentedSet(x, y, classes=classes, seed=seed, client=client), shared)
+
+    def objective(self, algorithm: Algorithm, classes: int) -> Algorithm:
+        """FedMix's loss."""
+        return Mixing(algorithm, self.mix, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +101,9 @@ class SharedMeans:
     def __len__(self) -> int:
         return len(self.means)
 
-    def to_arrays(self) -> dict[str, np.ndarray]:
-        """The fields by name, to be sent; rows of several clients may be joined along axis 0."""
-        return {"means": self.means, "labels": self.labels}
+    def to_arrays(self, dtype: str = "float32") -> dict[str, np.ndarray]:
+        """The fields by name, to be sent; rows of several clients may be joined along axis 0. dtype: of the floats."""
+        return {"means": self.means.astype(dtype, copy=False), "labels": self.labels.astype(dtype, copy=False)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], classes: int, origin: str) -> "SharedMeans":
@@ -52,7 +116,7 @@ class SharedMeans:
 
 
 def batch_means(
-    x: np.ndarray, y: np.ndarray, classes: int, size: int, rng: np.random.Generator, minimum: int = 1
+    x: np.ndarray, y: np.ndarray, classes: int, size: int, rng: np.random.Generator, minimum: int
 ) -> SharedMeans:
     """A client's means of random, disjoint batches of ``size`` samples, together all of its samples.
 

@@ -66,7 +66,7 @@ def geometry(message: Message, context: Context) -> Message:
 
     def one(client: int, _: RecordDict) -> RecordDict:
         here.geometry_store.keep(digest, arrays)  # only for a client that this node hosts
-        figures, counts = here.describe_augmentation(client, digest)
+        figures, counts = here.sets.describe(client, digest)
         return messages.described_reply(figures, counts)
 
     return answer(message, here, one)

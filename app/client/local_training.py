@@ -7,7 +7,7 @@ from ..models.base import Weights
 from ..models.weights import unprefixed
 from ..training import cohort
 from ..training.plain import LocalResult
-from .node import MOMENTS, Node, TrainingSet
+from .node import MOMENTS, Node
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,17 @@ class Participation:
         """Train these clients side by side, or one by one where that fails: an error is its client's alone."""
         call = self.call
         members: dict[int, cohort.CohortClient] = {}
-        sets: list[TrainingSet] = []
         for client in clients:
             try:
                 data, local, kept = self.node.enter(client, call.number, call.digest, call.weights, call.auxiliary)
                 members[client] = cohort.CohortClient(
                     data, local, self.node.order(client, call.number), unprefixed(kept, MOMENTS), call.steps(client)
                 )
-                sets.append(data)
             except Exception as error:
                 self._ready[client] = error
         if not members:
             return
-        algorithm, settings = self.node.objective(sets[0]), self.node.settings(call.rate)
+        algorithm, settings = self.node.objective, self.node.settings(call.rate)
         try:
             outcomes = cohort.train(list(members.values()), algorithm, settings, self.node.device)
         except Exception as error:

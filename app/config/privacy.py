@@ -125,9 +125,9 @@ def check_received(counts: np.ndarray, ranks: Sequence[int], prototypes: np.ndar
         raise FedgeoError("the server sent clients' class means, which privacy.prototypes=false forbids")
 
 
-def check_mixing(kind: str, privacy: Privacy) -> None:
+def check_mixing(privacy: Privacy) -> None:
     """Refuse FedMix, which sends clients' batch means to all others, where class means may not be sent either."""
-    if kind == "fedmix" and not privacy.prototypes:
+    if not privacy.prototypes:
         raise FedgeoError(
             "augmentation=fedmix sends means of every client's samples to all others, which privacy.prototypes=false "
             "forbids: set privacy.prototypes=true, and at every site the same in its policy file"

@@ -97,10 +97,13 @@ class Encoder(OpenGroup):
     batch_size: Positive
 
 
-class Augmentation(Group):
-    """How a client fills its classes; see conf/augmentation."""
+class Augmentation(OpenGroup):
+    """What clients add to their samples; see conf/augmentation.
 
-    kind: Literal["none", "repeat", "ggeur", "fedmix", "fedfa", "shift"]
+    ``kind`` is the name of a file in app/augmentation, or 'module:Class'. Further keys are that class's own settings.
+    """
+
+    kind: str
     target: Positive
     absent: Literal["global_mean", "skip"]
     scale: Literal["sqrt", "lambda"]

@@ -13,10 +13,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from ..common.errors import FedgeoError, describe
+from ..common.received import only
 from ..common.seeds import one_thread
 from .handshake import Agreed
 from .records import AGREED, COHORT, SERVER, taken_over, to_record, view_record
-from .schema import only, real, whole
+from .schema import real, whole
 
 log = logging.getLogger(__name__)
 

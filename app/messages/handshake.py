@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from ..common.errors import FedgeoError
+from ..common.received import only
 from .records import AGREED, CONFIG, PLACE, part
-from .schema import only, whole
+from .schema import whole
 
 
 def place_request(node: int) -> Message:

@@ -15,8 +15,8 @@ from flwr.common.constant import SType
 
 from ..common.errors import FedgeoError
 from ..common.npy_header import read_header
+from ..common.received import only
 from ..models.base import Weights
-from .schema import only
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
 COHORT = "cohort"  # which clients a message asks, or answers for

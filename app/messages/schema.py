@@ -5,20 +5,15 @@ Nothing that is received is used before it has been through here: a fault costs 
 
 import json
 import math
-from collections.abc import Collection, Mapping
 from typing import Annotated, Any, NoReturn
 
-import numpy as np
 import pydantic
 from pydantic import Field
 
-from ..algorithms.signature import LARGEST
 from ..common.errors import FedgeoError
+from ..common.received import LARGEST, MOST
 from ..config.schema import Privacy
-from ..geometry.class_geometry import NEGATIVE
-from ..geometry.class_statistics import TRIANGLE, ClassStatistics
 
-MOST = 10**9  # samples, rounds, steps
 LONGEST = 2**20  # characters of what is said in words
 CLASSES = 100_000
 
@@ -65,7 +60,7 @@ class HandshakeReply(Statement):
 
 
 class Described(Statement):
-    """An augmented set's samples by class; see ``Node.describe_augmentation``."""
+    """An augmented set's samples by class; see ``TrainingSets.describe``."""
 
     total: list[Count]
     unshaped: list[Count]
@@ -108,67 +103,6 @@ def real(value: Any, who: str, what: str, least: float = -LARGEST, most: float =
     if not fits or not least <= value <= most:
         raise FedgeoError(f"{who}: {what} must be a number from {least:g} to {most:g}, not {_shown(value)}")
     return float(value)
-
-
-def only(found: Collection[str], wanted: Collection[str], who: str, what: str) -> None:
-    """Refuse names that are not exactly ``wanted``."""
-    if set(found) != set(wanted):
-        odd = sorted(set(found) ^ set(wanted))[0]
-        fault = "is missing" if odd in wanted else "is unknown"
-        raise FedgeoError(f"{who}: {what} {odd!r} {fault}; expected {', '.join(wanted) or 'none'}")
-
-
-def array(
-    arrays: Mapping[str, np.ndarray], name: str, dtype: str, shape: tuple[int | None, ...], who: str
-) -> np.ndarray:
-    """An array of this type and shape (None: any length), finite and not absurdly large."""
-    value = arrays[name]
-    fits = value.ndim == len(shape) and all(n is None or n == m for n, m in zip(shape, value.shape, strict=True))
-    if not fits or value.dtype.name != dtype:
-        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + ")"
-        raise FedgeoError(f"{who}: {name} must be {dtype} {wanted}, not {value.dtype} {value.shape}")
-    bounded(value, name, who)
-    return value
-
-
-def bounded(value: np.ndarray, name: str, who: str) -> None:
-    """Refuse values that are not finite or beyond LARGEST."""
-    if value.size and not float(np.abs(value).max()) <= LARGEST:
-        raise FedgeoError(f"{who}: {name} holds values that are not finite, or above {LARGEST:g}")
-
-
-def check_statistics(found: ClassStatistics, counts: np.ndarray, dimension: int, exact: bool, who: str) -> None:
-    """Refuse class statistics that do not go with what the client said of itself, or are no covariances.
-
-    counts: int (C,), of its hello. exact: whether they are the true ones; a covariance's rank is then below its count.
-    """
-    if found.dimension != dimension:
-        raise FedgeoError(f"{who}: its statistics have dimension {found.dimension}, it said {dimension}")
-    check_counts(found.classes, found.counts, counts, who)
-    bounded(found.means, "means", who)
-    bounded(found.factors, "factors", who)
-    bounded(found.triangles, "triangles", who)
-    if exact and bool((found.ranks > np.maximum(found.counts - 1, 0)).any()):
-        raise FedgeoError(f"{who}: a covariance has more factors than its class has samples to vary")
-    for row in np.flatnonzero(found.ranks == TRIANGLE):
-        covariance = found.covariance(int(row))
-        slack = NEGATIVE * float(np.linalg.norm(covariance))
-        try:
-            np.linalg.cholesky(covariance + (slack + np.finfo(np.float64).tiny) * np.eye(dimension))
-        except np.linalg.LinAlgError:
-            raise FedgeoError(
-                f"{who}: the covariance of class {found.classes[row]} is not positive semidefinite"
-            ) from None
-
-
-def check_counts(classes: np.ndarray, counts: np.ndarray, told: np.ndarray, who: str) -> None:
-    """Refuse classes and counts that are not those of the client's hello, ``told`` (C,)."""
-    if len(classes) and int(classes.max()) >= len(told):
-        raise FedgeoError(f"{who}: class {classes.max()} is not among the {len(told)} classes")
-    found = np.zeros(len(told), dtype=np.int64)
-    found[classes] = counts
-    if (odd := np.flatnonzero(found != told)).size:
-        raise FedgeoError(f"{who}: class {odd[0]} has {found[odd[0]]} samples, it said {told[odd[0]]}")
 
 
 def _shown(value: Any) -> str:

@@ -16,7 +16,8 @@ from pydantic import Field
 
 from ..algorithms.base import Local, Positive
 from ..algorithms.fedavg import FedAvg
-from ..augmentation.augmented_set import Augmentation, AugmentedSet
+from ..augmentation.augmented_set import AugmentedSet
+from ..augmentation.sources import Filling
 from ..common.errors import FedgeoError
 from ..common.seeds import VIRTUAL, generator
 from ..geometry.class_geometry import Geometry, geometry
@@ -56,12 +57,11 @@ def virtual(shapes: Geometry, samples: int, classes: int, seed: int) -> tuple[np
     total = samples * len(shapes)
     xs, ys = [], []
     for label, count in zip(shapes.classes.tolist(), shapes.counts / shapes.counts.sum() * total, strict=True):
-        settings = Augmentation(kind="ggeur", target=max(1, round(count)), absent="global_mean", scale="sqrt")
         drawn = AugmentedSet(
             np.empty((0, shapes.dimension), np.float32),
             np.empty(0, np.int64),
-            settings=settings,
-            geometry=only(shapes, label),
+            Filling(max(1, round(count))),
+            only(shapes, label),
             classes=classes,
             seed=seed,
             client=VIRTUAL,  # so that no client's own samples are drawn again

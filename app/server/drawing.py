@@ -16,7 +16,6 @@ from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
 from ..strategies.augmented import AugmentedStrategy
 from ..strategies.base import FedgeoStrategy
-from ..strategies.ggeur import GGEUR
 from .rounds import Callback, Round
 
 
@@ -39,8 +38,8 @@ class Drawing(Callback):
         figures.label_distribution(hello.counts, hello.classes, self.folder / "label_distribution.png", names)
         if isinstance(self.strategy, AugmentedStrategy):
             self.results.write_json("augmentation.json", self.strategy.record(hello))
-        if isinstance(self.strategy, GGEUR) and self.strategy.similarities:
-            self.draw_similarities(self.strategy.similarities, self.folder / "similarity.png")
+            if self.strategy.similarities:
+                self.draw_similarities(self.strategy.similarities, self.folder / "similarity.png")
 
     def on_round(self, done: Round) -> None:
         self.confusion = done.scores["test"].confusion

@@ -9,29 +9,18 @@ from flwr.app import Message, RecordDict
 
 from .. import messages
 from ..algorithms.base import Algorithm
-from ..algorithms.signature import LARGEST, Signature, blank, check_tensors, signature, template
-from ..augmentation.fedmix import SharedMeans
+from ..algorithms.signature import Signature, blank, check_tensors, signature, template
+from ..augmentation import registry as augmentation
+from ..augmentation.base import Sender
 from ..common.errors import FedgeoError
+from ..common.received import LARGEST, MOST, array, only
 from ..config.privacy import RESEARCH
 from ..config.schema import Config
 from ..geometry.class_statistics import ClassStatistics
-from ..geometry.gaussians import Gaussians
+from ..geometry.statistics_checks import check_statistics
 from ..grids.cohort import CohortGrid
 from ..messages import ARRAYS, CONFIG, METRICS, Part
-from ..messages.schema import (
-    MOST,
-    Described,
-    HandshakeReply,
-    array,
-    bounded,
-    check_counts,
-    check_statistics,
-    only,
-    real,
-    said,
-    whole,
-    words,
-)
+from ..messages.schema import Described, HandshakeReply, real, said, whole, words
 from ..models.base import Model
 from ..one_shot.fitted import Fitted
 from ..strategies.requests import named
@@ -51,6 +40,7 @@ class ReplyValidator:
 
     def __init__(self, config: Config, grid: CohortGrid) -> None:
         self.config = config
+        self.augmentation = augmentation.load(config.augmentation)
         self.grid = grid
         self.hello: dict[int, HandshakeReply] = {}
         self.totals: dict[int, int] = {}  # samples of each client's augmented set, where it told them
@@ -97,30 +87,18 @@ class ReplyValidator:
 
     def _statistics(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
-        asked, chosen = messages.read_statistics(request.content), self.config.augmentation
-        dimension, told = self._dimension(client, who), self._counts(client, who)
-        if asked == "augmentation" and chosen.kind == "fedmix":
-            only(arrays, ("means", "labels"), who, "array")
-            means = SharedMeans.from_arrays(arrays, len(told), who).means
-            most = int(told.sum()) if self._exact(client) else MOST
-            if means.shape[1] != dimension or len(means) > most:
-                raise FedgeoError(f"{who}: {len(means)} means of dimension {means.shape[1]} do not go with its hello")
-            bounded(means, "means", who)
-        elif asked == "augmentation" and chosen.kind == "fedfa":
-            found = Gaussians.from_arrays(arrays, who)
+        asked, counts = messages.read_statistics(request.content), self._counts(client, who)
+        sender = Sender(who, counts, self._exact(client), self._dimension(client, who))
+        if asked == "augmentation":
+            found = self.augmentation.read_statistics(arrays, len(counts), who)
             only(arrays, found.to_arrays(), who, "array")
-            array(arrays, "means", arrays["means"].dtype.name, (None, dimension), who)
-            bounded(arrays["variances"], "variances", who)
-            if len(found.prototype_classes):
-                raise FedgeoError(f"{who}: it sends prototypes, which only the server makes of all")
-            check_counts(found.classes, found.counts, told, who)
-        else:
-            statistics = ClassStatistics.from_arrays(arrays, who)
-            only(arrays, statistics.to_arrays(), who, "array")
-            check_statistics(statistics, told, dimension, self._exact(client), who)
-            bare = asked == "means" or (asked == "augmentation" and chosen.kind == "shift" and not chosen.noise)
-            if bare and bool(statistics.ranks.any()):
-                raise FedgeoError(f"{who}: it was asked for means alone, and sends covariances")
+            self.augmentation.check_statistics(found, sender)
+            return
+        statistics = ClassStatistics.from_arrays(arrays, who)
+        only(arrays, statistics.to_arrays(), who, "array")
+        check_statistics(statistics, counts, sender.dimension, sender.exact, who)
+        if asked == "means" and bool(statistics.ranks.any()):
+            raise FedgeoError(f"{who}: it was asked for means alone, and sends covariances")
 
     def _described(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG, METRICS))

@@ -7,6 +7,7 @@ from flwr.serverapp.strategy import Strategy
 
 from ..algorithms import registry
 from ..algorithms.registry import local_algorithm
+from ..augmentation import registry as augmentation
 from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..config.schema import Config, Method
@@ -22,19 +23,9 @@ from ..strategies.compatibility import check_classes, first_head
 from ..strategies.equal_steps import equal_steps
 from ..strategies.evaluate_only import EvaluateOnly
 from ..strategies.fitted import FittedStrategy
-from ..strategies.ggeur import GGEUR
 from ..strategies.one_shot import OneShotStrategy
-from ..strategies.peers import FedFA, FedMix
 from ..strategies.schedule import LearningRate
-from ..strategies.shift import Shift
 
-SHARING: dict[str, type[AugmentedStrategy]] = {
-    "repeat": GGEUR,
-    "ggeur": GGEUR,
-    "fedmix": FedMix,
-    "fedfa": FedFA,
-    "shift": Shift,
-}
 INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
 
 
@@ -57,10 +48,11 @@ def build(config: Config, dataset: FederatedDataset) -> FedgeoStrategy:
         return OneShotStrategy(*common, central=central)
     if not method.trains:
         return EvaluateOnly(*common, central=central)
-    if config.augmentation.kind == "none":
-        made = FedgeoStrategy(*common, central=central)
+    chosen = augmentation.load(config.augmentation)
+    if chosen.exchanges:
+        made: FedgeoStrategy = AugmentedStrategy(base, chosen, *common[1:], central=central)
     else:
-        made = SHARING[config.augmentation.kind](*common, central=central, augmentation=config.augmentation)
+        made = FedgeoStrategy(*common, central=central)
     if (head := first_head(config)) is not None:
         made.init = INIT[head]()
     if config.steps == "equal":

@@ -1,4 +1,4 @@
-"""Sharing: what augmentations add before the rounds. Statistics go up, and what all of them come to goes down."""
+"""Augmentation as a strategy: before the rounds statistics go up, and what all of them come to goes down."""
 
 import logging
 import math
@@ -13,16 +13,16 @@ from flwr.serverapp.strategy import Strategy
 from safetensors.numpy import load_file, save
 
 from .. import messages
+from ..augmentation.base import Augmentation, Population, Shared
 from ..common.files import write_atomic
-from ..config.privacy import check_prototypes
-from ..config.schema import Augmentation, Federation
+from ..geometry.class_statistics import ByClass, ClassStatistics
+from ..geometry.similarity import DomainSimilarity, between_domains
 from ..grids.cohort import CohortGrid
 from ..messages.records import array_digest
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from .base import FedgeoStrategy
 from .handshake import Handshake
-from .schedule import LearningRate
 
 log = logging.getLogger(__name__)
 
@@ -40,23 +40,19 @@ NOTHING_DRAWN = Described(0, 0.0, {})
 
 
 class AugmentedStrategy(FedgeoStrategy):
-    """Two phases before the rounds of any base strategy, which then trains on what the clients augment."""
+    """Two phases before the rounds of any base strategy, which then trains on what the clients augment.
 
-    def __init__(
-        self,
-        base: Strategy,
-        federation: Federation,
-        rate: LearningRate,
-        seed: int,
-        code: str,
-        *,
-        central: bool,
-        augmentation: Augmentation,
-    ) -> None:
-        super().__init__(base, federation, rate, seed, code, central=central)
+    augmentation: what clients share, and what becomes of it. federation: all that ``FedgeoStrategy`` takes.
+    """
+
+    def __init__(self, base: Strategy, augmentation: Augmentation, *args: Any, **federation: Any) -> None:
+        super().__init__(base, *args, **federation)
         self.augmentation = augmentation
+        self.shared: Shared | None = None  # what all clients were sent; None in a run that was resumed
+        self.similarities: tuple[DomainSimilarity, ...] = ()
         self.described = NOTHING_DRAWN
         self.digest = ""  # of what all clients were sent
+        self._statistics: list[ClassStatistics] | None = None  # for a first head, which then asks for nothing more
         self._grid: CohortGrid | None = None
         self._asked: dict[int, Message] = {}  # this round's training messages
 
@@ -72,7 +68,25 @@ class AugmentedStrategy(FedgeoStrategy):
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """What all clients are sent, from what each of them shared."""
-        raise NotImplementedError
+        assert self.hello is not None
+        classes = len(self.hello.classes)
+        read = {k: self.augmentation.read_statistics(arrays, classes, f"client {k}") for k, arrays in parts.items()}
+        clients = Population(domain_numbers(self.hello), self.hello.privacy.rank_share)
+        by_class = all(isinstance(part, ByClass) for part in read.values())
+        admitted = self.admitted(read) if by_class else read
+        self.shared = self.augmentation.merge(admitted, clients)
+        if self.augmentation.shares_covariances:
+            if self.init is not None:
+                self._statistics = list(admitted.values())
+            domains = dict(zip(self.hello.clients, self.hello.domains, strict=True))
+            self.similarities = tuple(between_domains(read, domains))
+        return self.shared.to_arrays("float32")
+
+    def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
+        if self._statistics is None:
+            return super().class_statistics(grid, covariances)
+        found, self._statistics = self._statistics, None
+        return found
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """query.stats: hear what the clients share. train.geometry: send all of them what it comes to."""
@@ -80,7 +94,8 @@ class AugmentedStrategy(FedgeoStrategy):
         if self.digest:  # a resumed run: the nodes have it, or are sent it when they say that they do not
             config["geometry"] = self.digest
             return
-        check_prototypes(self.augmentation.step2, self.hello.privacy)
+        self.augmentation.check(self.hello.privacy)
+        self.augmentation.check_domains(self.hello.domains)
         replies = self.ask(grid, messages.STATISTICS, messages.statistics_content("augmentation"))
         arrays = self.combine(
             {
@@ -135,7 +150,7 @@ class AugmentedStrategy(FedgeoStrategy):
         return sorted([*kept, *again], key=lambda reply: reply.metadata.src_node_id)
 
     def record(self, hello: Handshake) -> dict[str, Any]:
-        """What was drawn, for the run directory: each client's samples by class before and after."""
+        """What was drawn, for the run directory: each client's samples by class before and after, and along what."""
         held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
         clients = [
             {"client": client, "domain": held[client][0], "held": held[client][1], **counts}
@@ -146,6 +161,7 @@ class AugmentedStrategy(FedgeoStrategy):
             "perturbation_rms": self.described.perturbation_rms,
             "classes": hello.classes,
             "clients": clients,
+            **({} if self.shared is None else self.augmentation.record(self.shared, hello.classes)),
         }
 
 

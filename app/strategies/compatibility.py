@@ -2,8 +2,8 @@
 
 from ..algorithms import registry
 from ..algorithms.base import Algorithm
+from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
-from ..config.privacy import check_mixing, check_prototypes
 from ..config.schema import Config, EegData, Linear
 from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
@@ -37,9 +37,9 @@ def check(config: Config) -> None:
         check_recordings(config)
     if config.steps == "equal":
         check_steps(config)
-    check_mixing(config.augmentation.kind, config.privacy)
-    check_prototypes(config.augmentation.kind != "none" and config.augmentation.step2, config.privacy)
-    if eeg and config.augmentation.kind != "none":
+    chosen = augmentation.load(config.augmentation)
+    chosen.check(config.privacy)
+    if config.data.family not in chosen.families:
         raise FedgeoError(
             f"augmentation={config.augmentation.kind} is for image embeddings, data={config.data.name} is EEG: "
             "choose augmentation=none"
@@ -83,7 +83,7 @@ def first_head(config: Config) -> str | None:
         return config.model.init
     found = registry.resolve(config.method.target)
     fits = not config.model.hidden and getattr(found, "shares", True) and not getattr(found, "centralised", False)
-    return "lda" if fits and config.augmentation.kind in ("repeat", "ggeur") else None
+    return "lda" if fits and augmentation.load(config.augmentation).shares_covariances else None
 
 
 def check_init(model: Linear, init: str, shares: bool, method: str) -> None:

@@ -1,64 +1,49 @@
 """GGEUR: statistics up, geometric shapes down, then the rounds of any base strategy."""
 
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
+from flwr.serverapp.strategy import Strategy
 
-from ..augmentation.augmented_set import check_domains
-from ..geometry.class_geometry import Geometry, geometry
-from ..geometry.class_statistics import ClassStatistics, merge
-from ..geometry.similarity import DomainSimilarity, between_domains
-from ..grids.cohort import CohortGrid
+from ..augmentation.ggeur import GGEURAugmentation
+from ..common.settings import make
 from .augmented import AugmentedStrategy
-from .handshake import Handshake
 
 
 class GGEUR(AugmentedStrategy):
-    """The paper's method as a wrapper. ``repeat``, its control, has the same phases."""
+    """The paper's method (Algorithms 1 and 2) round ``base``: ``GGEUR(FedAvg())``.
 
-    geometry: Geometry | None = None
-    similarities: tuple[DomainSimilarity, ...] = ()
-    gathered: list[ClassStatistics] | None = None  # kept for a first head, which then asks for nothing more
+    target: the samples that every class of a client is filled up to. absent: what a client does with a class that it
+    does not hold. scale, explained, max_rank, covariance: of the shapes. step2, per_prototype: samples round other
+    domains' class means. precision: of the floats that clients send. See augmentation/ggeur.py and filling.py.
+    federation: all that ``FedgeoStrategy`` takes.
 
-    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The global shape of every class that a client holds (Eq. 4, Eq. 2), with step 2 the clients' prototypes."""
-        assert self.hello is not None
-        chosen = self.augmentation
-        if chosen.step2:
-            check_domains(self.hello.domains)
-        gathered = {k: ClassStatistics.from_arrays(arrays, origin=f"client {k}") for k, arrays in parts.items()}
-        shared = self.admitted(gathered)
-        self.geometry = geometry(
-            merge(shared.values(), between=chosen.covariance == "total"),
-            explained=chosen.explained,
-            max_rank=chosen.max_rank,
-            prototypes=shared if chosen.step2 else None,
-            rank_share=self.hello.privacy.rank_share,
-        )
-        if self.init is not None:
-            self.gathered = list(shared.values())
-        domains = dict(zip(self.hello.clients, self.hello.domains, strict=True))
-        self.similarities = tuple(between_domains(gathered, domains))
-        return self.geometry.to_arrays("float32")
+    Raises FedgeoError that names the setting, for a value out of its range.
+    """
 
-    def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
-        if self.gathered is None:
-            return super().class_statistics(grid, covariances)
-        kept, self.gathered = self.gathered, None
-        return kept
-
-    def record(self, hello: Handshake) -> dict[str, Any]:
-        """What was drawn, and along which shapes."""
-        assert self.geometry is not None
-        found = zip(self.geometry.classes, self.geometry.counts, self.geometry.shapes, strict=True)
-        shapes = [
-            {
-                "class": hello.classes[label],
-                "samples": int(count),
-                "rank": shape.rank,
-                "variance": shape.total_variance,
-                "explained": float(shape.eigenvalues.sum() / shape.total_variance) if shape.total_variance else 1.0,
-            }
-            for label, count, shape in found
-        ]
-        return super().record(hello) | {"shapes": shapes}
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        target: int = 50,
+        absent: Literal["global_mean", "skip"] = "global_mean",
+        scale: Literal["sqrt", "lambda"] = "sqrt",
+        explained: float = 0.95,
+        max_rank: int | None = None,
+        covariance: Literal["total", "within"] = "total",
+        step2: bool = False,
+        per_prototype: int = 500,
+        precision: Literal["float32", "float64"] = "float32",
+        **federation: Any,
+    ) -> None:
+        chosen = {
+            "target": target,
+            "absent": absent,
+            "scale": scale,
+            "explained": explained,
+            "max_rank": max_rank,
+            "covariance": covariance,
+            "step2": step2,
+            "per_prototype": per_prototype,
+            "precision": precision,
+        }
+        super().__init__(base, make(GGEURAugmentation, "augmentation", chosen), **federation)

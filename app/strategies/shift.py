@@ -1,32 +1,51 @@
 """Shift: class means up, the domains' shifts down; each client translates its own samples into the other domains."""
 
-import numpy as np
+from typing import Any, Literal
 
-from ..augmentation.augmented_set import check_domains
-from ..geometry.class_statistics import ClassStatistics, merge
-from ..geometry.domain_shift import transfer
-from .augmented import AugmentedStrategy, domain_numbers
+from flwr.serverapp.strategy import Strategy
+
+from ..augmentation.shift import ShiftAugmentation
+from ..common.settings import make
+from .augmented import AugmentedStrategy
 
 
 class Shift(AugmentedStrategy):
-    """Counts and means are all that is asked of the clients, and covariances too where noise is wanted."""
+    """Domain-shift transfer round ``base``: ``Shift(FedAvg())``. Every client must hold one domain, not all the same.
 
-    def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The centres m_c and deltas delta_d, fitted to the classes' means by domain."""
-        assert self.hello is not None
-        chosen = self.augmentation
-        if chosen.step2:
-            check_domains(self.hello.domains)
-        gathered = self.admitted(
-            {k: ClassStatistics.from_arrays(arrays, origin=f"client {k}") for k, arrays in parts.items()}
-        )
-        shapes = merge(gathered.values(), between=chosen.covariance == "total") if chosen.noise else None
-        return transfer(
-            gathered,
-            domain_numbers(self.hello),
-            shapes=shapes,
-            explained=chosen.explained,
-            max_rank=chosen.max_rank,
-            prototypes=chosen.step2,
-            rank_share=self.hello.privacy.rank_share,
-        ).to_arrays("float32")
+    target: the samples that every class of a client is filled up to. absent: what a client does with a class that it
+    does not hold. step2, per_prototype: also translate towards other domains' class means. noise: also perturb along
+    the classes' shapes, of which scale, explained, max_rank, covariance speak. precision: of the floats that clients
+    send. See augmentation/shift.py and filling.py. federation: all that ``FedgeoStrategy`` takes.
+
+    Raises FedgeoError that names the setting, for a value out of its range.
+    """
+
+    def __init__(
+        self,
+        base: Strategy,
+        *,
+        target: int = 50,
+        absent: Literal["global_mean", "skip"] = "global_mean",
+        step2: bool = False,
+        per_prototype: int = 500,
+        noise: bool = False,
+        scale: Literal["sqrt", "lambda"] = "sqrt",
+        explained: float = 0.95,
+        max_rank: int | None = None,
+        covariance: Literal["total", "within"] = "total",
+        precision: Literal["float32", "float64"] = "float32",
+        **federation: Any,
+    ) -> None:
+        chosen = {
+            "target": target,
+            "absent": absent,
+            "step2": step2,
+            "per_prototype": per_prototype,
+            "noise": noise,
+            "scale": scale,
+            "explained": explained,
+            "max_rank": max_rank,
+            "covariance": covariance,
+            "precision": precision,
+        }
+        super().__init__(base, make(ShiftAugmentation, "augmentation", chosen), **federation)

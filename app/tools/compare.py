@@ -17,6 +17,7 @@ from rich.table import Table
 
 from ..algorithms.base import Algorithm
 from ..algorithms.registry import local_algorithm
+from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
 from ..config.compose import dump, load
 from ..config.schema import Config, Linear
@@ -57,7 +58,7 @@ class Arm:
     def control(self) -> bool:
         """Whether it is plain federated training: from zero, on what clients hold or repetitions of it."""
         federated = self.algorithm.trains and self.algorithm.shares and not self.algorithm.centralised
-        return federated and first_head(self.config) is None and self.config.augmentation.kind in ("none", "repeat")
+        return federated and first_head(self.config) is None and augmentation.load(self.config.augmentation).control
 
 
 @dataclass(frozen=True)

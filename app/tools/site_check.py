@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..augmentation import registry as augmentation
 from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..config.compose import load
@@ -128,7 +129,7 @@ def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
             found.faults.append(str(error))
             return
     found.details["dimension"] = dimension
-    if config.augmentation.kind in ("ggeur", "repeat"):
+    if augmentation.load(config.augmentation).shares_covariances:
         counts = np.bincount(labels[rows], minlength=len(held.classes))
         kept = counts[shared_classes(counts, effective(config.privacy, site.policy))]
         found.bytes_statistics = statistics_bytes(kept.tolist(), dimension, config.augmentation.precision)

@@ -4,8 +4,8 @@ import time
 
 import numpy as np
 
-from app.augmentation.anchors import FILL
-from app.augmentation.augmented_set import BLOCK, Augmentation, AugmentedSet
+from app.augmentation.augmented_set import BLOCK, AugmentedSet
+from app.augmentation.sources import FILL, Filling
 from app.geometry.class_geometry import geometry, shape
 from app.geometry.class_statistics import gather, merge
 from scripts.benchmarks.pair import Pair
@@ -21,11 +21,11 @@ def augment() -> list[Pair]:
     parts = gather(x, np.zeros(len(x), dtype=np.int64))
     covariance = parts.covariance(0)
     shapes = geometry(merge([parts]), explained=1.0)
-    settings = Augmentation("ggeur", target=SAMPLES + 1)
+    filling = Filling(target=SAMPLES + 1)
 
     def ours() -> np.ndarray:
         anchor, label = x[:1], np.zeros(1, dtype=np.int64)
-        made = AugmentedSet(anchor, label, settings=settings, geometry=shapes, classes=1, seed=SEED, client=0)
+        made = AugmentedSet(anchor, label, filling, shapes, classes=1, seed=SEED, client=0)
         return made.materialise()[0].numpy()[1:]
 
     def a_decomposition_a_sample() -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 
 from app.algorithms.base import Local
 from app.algorithms.fedavg import FedAvg
-from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set import AugmentedSet
 from app.common.seeds import SHUFFLE, generator
 from app.config.compose import load
 from app.data.federated_dataset import federated_dataset
@@ -26,9 +26,7 @@ PLAIN = ("training=plain", "augmentation=none", "federation.rounds=3", "training
 def alone(own: ImageDataset, client: int, number: int, start: Weights, epochs: int) -> Weights:
     """What ``client`` makes of ``start`` in round ``number``."""
     samples = own.train(client)
-    data = AugmentedSet(
-        samples.x, samples.y, settings=Augmentation("none"), geometry=None, classes=10, seed=1, client=client
-    )
+    data = AugmentedSet(samples.x, samples.y, classes=10, seed=1, client=client)
     settings = LocalSettings(epochs, 64, "sgd", 0.1, 0.9, 1e-5)
     model = Head(64, 10)
     return train(model, data, FedAvg(), Local(start), settings, generator(1, SHUFFLE, client, number)).weights

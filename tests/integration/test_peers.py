@@ -16,7 +16,7 @@ from app.algorithms.base import Algorithm, Local, cross_entropy
 from app.algorithms.fedavg import FedAvg
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
-from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set import AugmentedSet
 from app.augmentation.fedmix import MixedSet, Mixing, SharedMeans, batch_means, pooled
 from app.common.errors import FedgeoError
 from app.config.compose import load
@@ -26,6 +26,7 @@ from app.geometry.gaussians import Gaussians, estimate
 from app.geometry.gaussians import merge as merge_gaussians
 from app.launch.job import plan
 from app.models.base import Output, Weights
+from tests.augmented import augmented_set, expected_rms
 from tests.running import rounds, run_in_process
 from tests.small_federation import distance
 
@@ -79,7 +80,7 @@ def test_batches_share_all_samples_out_and_none_is_small(n: int, size: int, mini
 def test_a_mean_and_its_label_are_of_the_same_samples() -> None:
     """Where a sample is its own one-hot label, so is every mean."""
     y = np.random.default_rng(0).integers(C, size=40)
-    shared = batch_means(np.eye(C, dtype=np.float32)[y], y, C, 7, np.random.default_rng(1))
+    shared = batch_means(np.eye(C, dtype=np.float32)[y], y, C, 7, np.random.default_rng(1), minimum=1)
     assert np.array_equal(shared.means, shared.labels)
     assert len(np.unique(shared.means, axis=0)) > 1
 
@@ -148,7 +149,7 @@ def test_a_base_method_keeps_its_own_terms() -> None:
     assert torch.allclose(term, loss(Moon(), 0.8 * x) - loss(FedAvg(), 0.8 * x))
     assert float(term.detach().abs().max()) > 0.01
     zero = {name: torch.zeros_like(w) for name, w in weights.items()}
-    corrected = Mixing(Scaffold(), 0.2, C).correct(zero, weights, Local(weights, shared=weights, state=zero))
+    corrected = Mixing(Scaffold(), 0.2, C).correct(zero, weights, Local(weights, auxiliary=weights, state=zero))
     assert all(torch.equal(corrected[name], weights[name]) for name in weights)
 
 
@@ -163,8 +164,8 @@ def test_clients_may_be_stacked() -> None:
 def test_pairs_are_drawn_anew_and_samples_shuffled_as_without() -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(50, P)).astype(np.float32), rng.integers(C, size=50)
-    own = AugmentedSet(x, y, settings=Augmentation("none"), geometry=None, classes=C, seed=1, client=0)
-    shared = batch_means(x, y, C, 5, rng)
+    own = AugmentedSet(x, y, classes=C, seed=1, client=0)
+    shared = batch_means(x, y, C, 5, rng, minimum=1)
     mixed = MixedSet(own, shared)
     mine, plain = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     epochs: list[Tensor] = []
@@ -241,8 +242,8 @@ def test_fedfa_draws_round_prototypes_with_variances_and_no_covariance() -> None
     (x, y), other = clients(1)
     x, y = x[y != 2], y[y != 2]  # class 2 is absent here
     merged = merge_gaussians({0: estimate(x, y), 1: estimate(*other)}, prototypes=True)
-    chosen = Augmentation("fedfa", target=20_000, step2=True, per_prototype=20_000)
-    made = AugmentedSet(x, y, settings=chosen, geometry=merged, classes=C, seed=1, client=0)
+    chosen = {"target": 20_000, "step2": True, "per_prototype": 20_000}
+    made = augmented_set("fedfa", x, y, merged, classes=C, seed=1, **chosen)
     drawn, labels = (t.numpy()[len(x) :] for t in made.materialise())
     sources = [(0, x[y == 0].mean(0)), (1, x[y == 1].mean(0)), (2, merged.means[2])]
     sources += [(label, other[0][other[1] == label].mean(0)) for label in range(C)]
@@ -257,18 +258,13 @@ def test_fedfa_draws_round_prototypes_with_variances_and_no_covariance() -> None
         assert np.allclose(correlation, np.eye(P), atol=0.05)
         start += count
     assert start == len(drawn)
-    assert made.perturbation_rms == pytest.approx(made.expected_rms, rel=0.02)
+    assert made.perturbation_rms == pytest.approx(expected_rms(made), rel=0.02)
 
 
 def test_fedfa_holds_as_many_samples_as_repeat() -> None:
     (x, y), other = clients(1)
     merged = merge_gaussians({0: estimate(x, y), 1: estimate(*other)}, prototypes=True)
-    sets = [
-        AugmentedSet(
-            x, y, settings=Augmentation(kind, target=15, step2=True), geometry=merged, classes=C, seed=1, client=0
-        )
-        for kind in ("fedfa", "repeat")
-    ]
+    sets = [augmented_set(kind, x, y, merged, classes=C, seed=1, target=15, step2=True) for kind in ("fedfa", "repeat")]
     assert sets[0].counts.tolist() == sets[1].counts.tolist()
     assert sets[0].perturbed == sets[1].added > 0
 

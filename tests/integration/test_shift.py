@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set import AugmentedSet
 from app.augmentation.equal_steps import planned_counts
+from app.augmentation.sources import Filling
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.geometry.class_geometry import Geometry, geometry
 from app.geometry.class_statistics import ClassStatistics, gather, merge
 from app.geometry.domain_shift import Transfer, check_shift, transfer
+from tests.augmented import augmented_set, expected_rms
 
 P, CLASSES, DOMAINS = 5, 4, 3
 NAMES = ("a", "a", "b", "c")  # the domain of each client
@@ -43,18 +45,20 @@ def shared(noise: bool = False) -> Transfer:
     return transfer(parts(), HOMES, shapes=shapes, explained=1.0, prototypes=True)
 
 
-def augmented(client: int, known: Transfer | Geometry | None = None, seed: int = 3, **changes: Any) -> AugmentedSet:
+def augmented(
+    client: int, known: Transfer | Geometry | None = None, seed: int = 3, kind: str = "shift", **changes: Any
+) -> AugmentedSet:
     x, y = site(client)
-    chosen = Augmentation(**{"kind": "shift", "target": 40, **changes})
-    return AugmentedSet(
+    return augmented_set(
+        kind,
         x.astype(np.float32),
         y,
-        settings=chosen,
-        geometry=shared(chosen.noise) if known is None else known,
+        shared(changes.get("noise", False)) if known is None else known,
         classes=CLASSES,
         seed=seed,
         client=client,
         own={k for k in HELD if HOMES[k] == HOMES[client]},
+        **{"target": 40, **changes},
     )
 
 
@@ -133,7 +137,7 @@ def test_counts_are_those_of_repeat_and_of_the_plan(
     moved = augmented(client, noise=noise, **chosen)
     np.testing.assert_array_equal(moved.counts, repeat.counts)
     table = np.array([[HELD[k].get(c, 0) for c in range(CLASSES)] for k in HELD])
-    planned = planned_counts(table, Augmentation(kind="shift", **chosen), NAMES)[client]
+    planned = planned_counts(table, Filling(**chosen), NAMES)[client]
     np.testing.assert_array_equal(moved.counts, planned)
 
 
@@ -141,7 +145,7 @@ def test_without_noise_nothing_is_perturbed_and_with_it_the_spread_is_the_shapes
     still, noisy = augmented(2), augmented(2, noise=True, target=4000)
     assert (still.perturbed, still.perturbation_rms, still.unshaped) == (0, 0.0, {})
     assert noisy.perturbed == noisy.added
-    assert noisy.perturbation_rms == pytest.approx(noisy.expected_rms, rel=0.03)
+    assert noisy.perturbation_rms == pytest.approx(expected_rms(noisy), rel=0.03)
     label = 0
     rows, anchors = drawn(noisy, label), drawn(augmented(2, target=4000), label)
     merged = merge(parts(covariances=True).values())

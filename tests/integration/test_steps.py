@@ -11,13 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import app.client.node
-from app.augmentation.augmented_set import Augmentation, AugmentedSet
 from app.augmentation.equal_steps import planned_counts, planned_steps
+from app.augmentation.sources import Filling
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.data.images.dataset import image_dataset
 from app.geometry.class_geometry import geometry
 from app.geometry.class_statistics import gather, merge
+from tests.augmented import augmented_set
 from tests.running import rounds, run_in_process
 
 SHORT = ("training=plain", "federation.rounds=1", "training.epochs=3", "augmentation.target=30")
@@ -25,13 +26,11 @@ SHORT = ("training=plain", "federation.rounds=1", "training.epochs=3", "augmenta
 
 def test_the_plan_by_hand() -> None:
     counts = np.array([[5, 0, 0], [12, 1, 0]])
-    filled = Augmentation(kind="repeat", target=10)
+    filled = Filling(target=10)
     assert planned_counts(counts, filled, [None, None]).tolist() == [[10, 10, 0], [12, 10, 0]]
-    skipped = Augmentation(kind="repeat", target=10, absent="skip")
+    skipped = Filling(target=10, absent="skip")
     assert planned_counts(counts, skipped, [None, None]).tolist() == [[10, 0, 0], [12, 10, 0]]
-    # nobody may share class 1 of a single sample: its holder fills it all the same
-    assert planned_counts(counts, filled, [None, None], minimum=2).tolist() == [[10, 0, 0], [12, 10, 0]]
-    prototypes = Augmentation(kind="repeat", target=10, step2=True, per_prototype=3)
+    prototypes = Filling(target=10, step2=True, per_prototype=3)
     assert planned_counts(counts, prototypes, ["a", "b"]).tolist() == [[13, 13, 0], [15, 10, 0]]
     assert planned_counts(counts, prototypes, ["a", "a"]).tolist() == [[10, 10, 0], [12, 10, 0]]
     assert planned_steps(np.array([[13, 13, 0], [15, 10, 0]]), epochs=2, batch_size=8).tolist() == [8, 8]
@@ -45,7 +44,6 @@ def test_the_plan_by_hand() -> None:
     target=st.integers(1, 12),
     absent=st.sampled_from(["global_mean", "skip"]),
     step2=st.booleans(),
-    minimum=st.integers(1, 4),
     domains=st.lists(st.sampled_from(["a", "b", None]), min_size=4, max_size=4),
     kind=st.sampled_from(["repeat", "ggeur"]),
     seed=st.integers(0, 99),
@@ -55,7 +53,6 @@ def test_the_plan_is_what_augmented_sets_come_to(
     target: int,
     absent: str,
     step2: bool,
-    minimum: int,
     domains: list[str | None],
     kind: str,
     seed: int,
@@ -63,14 +60,14 @@ def test_the_plan_is_what_augmented_sets_come_to(
     rng = np.random.default_rng(seed)
     labels = [np.repeat(np.arange(3), row) for row in counts]
     samples = [rng.normal(size=(len(y), 2)).astype(np.float32) for y in labels]
-    shared = {k: gather(x, y, minimum) for k, (x, y) in enumerate(zip(samples, labels, strict=True))}
+    shared = {k: gather(x, y) for k, (x, y) in enumerate(zip(samples, labels, strict=True))}
     shapes = geometry(merge(shared.values()), prototypes=shared if step2 else None)
-    chosen = Augmentation(kind=kind, target=target, absent=absent, step2=step2, per_prototype=5)
+    chosen = {"target": target, "absent": absent, "step2": step2, "per_prototype": 5}
     domains = domains[: len(counts)]
-    planned = planned_counts(np.array(counts), chosen, domains, minimum)
+    planned = planned_counts(np.array(counts), Filling(**chosen), domains)
     for k, (x, y) in enumerate(zip(samples, labels, strict=True)):
         own = {k, *(j for j, other in enumerate(domains) if other is not None and other == domains[k])}
-        made = AugmentedSet(x, y, settings=chosen, geometry=shapes, classes=3, seed=1, client=k, own=own)
+        made = augmented_set(kind, x, y, shapes, classes=3, seed=1, client=k, own=own, **chosen)
         assert planned[k].tolist() == made.counts.tolist()
         if len(made):
             batches = list(made.batches(4, torch.Generator().manual_seed(0)))

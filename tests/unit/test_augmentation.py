@@ -9,10 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.augmentation.augmented_set import BLOCK, Augmentation, AugmentedSet
+from app.augmentation.augmented_set import BLOCK, AugmentedSet
+from app.augmentation.sources import Filling
 from app.common.errors import FedgeoError
 from app.geometry.class_geometry import Geometry, Shape, geometry
 from app.geometry.class_statistics import ClassStatistics, gather, merge
+from tests.augmented import augmented_set, expected_rms
 
 P, CLASSES = 6, 4
 
@@ -46,11 +48,12 @@ def augmented(
     client: int = 0,
     classes: int = CLASSES,
     own: set[int] | None = None,
+    kind: str = "ggeur",
     **changes: Any,
 ) -> AugmentedSet:
-    chosen = Augmentation(**{"target": 400, **changes})
     known = shared() if geometry is None else geometry
-    return AugmentedSet(x, y, settings=chosen, geometry=known, classes=classes, seed=seed, client=client, own=own)
+    chosen = {"target": 400, **changes} if kind != "none" else {}
+    return augmented_set(kind, x, y, known, classes=classes, seed=seed, client=client, own=own, **chosen)
 
 
 def drawn(data: AugmentedSet, label: int) -> np.ndarray:
@@ -114,11 +117,11 @@ def test_perturbation_rms_is_the_root_of_the_trace() -> None:
     covariance = np.cov(rng.standard_normal((700, 64)) * np.geomspace(1, 0.05, 64), rowvar=False)
     root = float(np.sqrt(np.trace(covariance)))
     whole = round_origin(covariance, 3000)
-    assert whole.expected_rms == pytest.approx(root, rel=1e-9)
+    assert expected_rms(whole) == pytest.approx(root, rel=1e-9)
     assert whole.perturbation_rms == pytest.approx(root, rel=0.02)
     cut = round_origin(covariance, 3000, explained=0.95)
-    assert np.sqrt(0.95) * root <= cut.expected_rms < root
-    assert cut.perturbation_rms == pytest.approx(cut.expected_rms, rel=0.02)
+    assert np.sqrt(0.95) * root <= expected_rms(cut) < root
+    assert cut.perturbation_rms == pytest.approx(expected_rms(cut), rel=0.02)
     narrow = round_origin(covariance, 3000, scale="lambda")
     assert narrow.perturbation_rms == pytest.approx(np.linalg.norm(covariance), rel=0.02)
 
@@ -133,7 +136,7 @@ def test_perturbation_rms_is_that_of_the_samples_and_counts_each_once() -> None:
     assert data.perturbation_rms == pytest.approx(by_hand, rel=1e-5)
     untouched = augmented(step2=True, per_prototype=300)
     assert untouched.perturbation_rms == data.perturbation_rms
-    assert abs(data.perturbation_rms / data.expected_rms - 1) < 0.1
+    assert abs(data.perturbation_rms / expected_rms(data) - 1) < 0.1
 
 
 def test_repeat_has_the_same_counts_and_no_perturbation() -> None:
@@ -142,14 +145,14 @@ def test_repeat_has_the_same_counts_and_no_perturbation() -> None:
         np.testing.assert_array_equal(control.counts, full.counts)
         np.testing.assert_array_equal(control.sizes, full.sizes)
         assert torch.equal(control.materialise()[1], full.materialise()[1])
-        assert control.perturbation_rms == control.expected_rms == 0 and control.unshaped == {}
+        assert control.perturbation_rms == 0 and control.unshaped == {}
         anchors = np.concatenate([X, shared().means, shared().prototype_means]).astype(np.float32)
         rows = {row.tobytes() for row in anchors}
         assert all(row.tobytes() in rows for row in control.materialise()[0].numpy())
 
 
 def test_none_is_the_real_samples_alone() -> None:
-    data = AugmentedSet(X, Y, settings=Augmentation("none"), geometry=None, classes=CLASSES, seed=0, client=0)
+    data = augmented(kind="none")
     x, y = data.materialise()
     np.testing.assert_array_equal(x, X)
     np.testing.assert_array_equal(y, Y)
@@ -168,10 +171,8 @@ def test_zero_eigenvalues_give_no_perturbation() -> None:
 def test_negative_rounding_is_clipped() -> None:
     arrays = gather(np.random.default_rng(1).standard_normal((50, 3)), np.zeros(50, dtype=int)).to_arrays()
     arrays["triangles"] = np.array([[2.0, 0.0, 0.0, 1.0, 0.0, -1e-7]])
-    data = AugmentedSet(
-        np.zeros((1, 3), np.float32), np.zeros(1, dtype=int), settings=Augmentation(target=400),
-        geometry=geometry(ClassStatistics(**arrays), 1.0), classes=1, seed=0, client=0,
-    )  # fmt: skip
+    known = geometry(ClassStatistics(**arrays), 1.0)
+    data = augmented(np.zeros((1, 3), np.float32), np.zeros(1, dtype=int), geometry=known, classes=1)
     x = data.materialise()[0].numpy()
     assert np.isfinite(x).all() and (x[:, 2] == 0).all() and (x[1:, :2] != 0).all()
 
@@ -380,14 +381,13 @@ def test_a_client_without_samples_still_has_an_epoch() -> None:
     [
         ({"target": 0}, "augmentation.target must be at least 1, not 0"),
         ({"per_prototype": 0}, "augmentation.per_prototype must be at least 1, not 0"),
-        ({"kind": "mixup"}, "augmentation.kind must be one of none, repeat, ggeur, fedfa, shift, not 'mixup'"),
         ({"absent": "zero"}, "augmentation.absent must be one of global_mean, skip"),
         ({"scale": "root"}, "augmentation.scale must be one of sqrt, lambda"),
     ],
 )
 def test_bad_settings_are_refused_by_key(changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(FedgeoError, match=expected):
-        Augmentation(**changes)
+        Filling(**changes)
 
 
 def test_bad_samples_are_refused_by_client_and_row() -> None:
@@ -421,4 +421,4 @@ def test_a_geometry_that_does_not_fit_is_refused() -> None:
         augmented(X[Y == 0], Y[Y == 0], classes=2)
     for kind in ("repeat", "ggeur"):
         with pytest.raises(FedgeoError, match=f"client 0: augmentation.kind={kind} needs the geometry"):
-            AugmentedSet(X, Y, settings=Augmentation(kind), geometry=None, classes=CLASSES, seed=0, client=0)
+            augmented_set(kind, X, Y, None, classes=CLASSES)

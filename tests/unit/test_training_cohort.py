@@ -23,7 +23,7 @@ from app.algorithms.fedprox import FedProx
 from app.algorithms.local_only import LocalOnly
 from app.algorithms.moon import Moon
 from app.algorithms.scaffold import Scaffold
-from app.augmentation.augmented_set import Augmentation, AugmentedSet
+from app.augmentation.augmented_set import AugmentedSet
 from app.augmentation.fedmix import MixedSet, Mixing, SharedMeans
 from app.common.errors import FedgeoError
 from app.geometry.class_geometry import geometry
@@ -34,6 +34,7 @@ from app.training import cohort, plain
 from app.training.cohort import CohortClient, chunk_size
 from app.training.plain import LocalResult, LocalSettings
 from app.training.samples import TensorSet
+from tests.augmented import augmented_set
 
 P, C = 7, 4
 SETTINGS = LocalSettings(epochs=3, batch_size=8, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.01)
@@ -77,12 +78,9 @@ def augmented(kind: str, *, step2: bool = False) -> list[AugmentedSet]:
     rng = np.random.default_rng(1)
     own = [(rng.standard_normal((n, P)).astype(np.float32), rng.integers(0, 1 + k, n)) for k, n in enumerate(SIZES[:4])]
     parts = {k: gather(x, y) for k, (x, y) in enumerate(own)}
-    chosen = Augmentation(kind, target=5, absent="global_mean", step2=step2, per_prototype=3)
+    chosen = {} if kind == "none" else {"target": 5, "step2": step2, "per_prototype": 3}
     shapes = geometry(merge(parts.values()), prototypes=parts if step2 else None)
-    return [
-        AugmentedSet(x, y, settings=chosen, geometry=None if kind == "none" else shapes, classes=C, seed=3, client=k)
-        for k, (x, y) in enumerate(own)
-    ]
+    return [augmented_set(kind, x, y, shapes, classes=C, seed=3, client=k, **chosen) for k, (x, y) in enumerate(own)]
 
 
 def mixed(sets: Sequence[AugmentedSet]) -> list[MixedSet]:
@@ -221,8 +219,6 @@ def test_a_set_too_large_to_be_shuffled_whole_is_read_in_windows(monkeypatch: py
         AugmentedSet(
             rng.standard_normal((n, P)).astype(np.float32),
             rng.integers(0, C, n),
-            settings=Augmentation("none"),
-            geometry=None,
             classes=C,
             seed=0,
             client=k,

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ...augmentation.augmented_set import check_domains
+from ...augmentation import registry as augmentation
 from ...common.errors import FedgeoError
 from ...config.schema import Config, Encoder, Federation, ImageData
 from ...encoders import embedding_cache, registry
-from ...geometry.domain_shift import check_shift
 from .. import partition as parts
 from .. import partition_file
 from ..cache_folder import cache_dir
@@ -165,10 +164,7 @@ def image_dataset(config: Config) -> ImageDataset:
 
 def _checked(made: ImageDataset) -> ImageDataset:
     """Refuse, before anything is encoded, what cannot be done with this partition."""
-    if made.config.augmentation.kind not in ("none", "fedmix") and made.config.augmentation.step2:
-        check_domains(made.partition.domains)
-    if made.config.augmentation.kind == "shift":
-        check_shift(made.partition.domains)
+    augmentation.load(made.config.augmentation).check_domains(made.partition.domains)
     return made
 
 

@@ -1,7 +1,7 @@
 """What is drawn for a client, and round which anchors: step 1 class by class, step 2 by class and owner."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 
@@ -10,10 +10,41 @@ from ..geometry.class_geometry import Geometry, Shape
 from ..geometry.domain_shift import Transfer
 from ..geometry.gaussians import Diagonal, Gaussians
 
-if TYPE_CHECKING:
-    from .augmented_set import Augmentation
-
 FILL = 0  # the source number of step 1; the prototype of client k is source k + 1
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How many samples are drawn, round what, and along what.
+
+    target: the total that every class is filled up to; a class that holds more stays whole.
+    absent: a class of the geometry that the client does not hold gets ``target`` samples round the merged mean
+    (``global_mean``) or nothing (``skip``).
+    scale: s_m in beta = sum_m eps_m s_m xi^m: ``sqrt``, the root of the eigenvalue, or ``lambda``, the eigenvalue.
+    step2: also draw ``per_prototype`` samples round each foreign prototype.
+    shaped: whether samples are perturbed along their class's shape; else they are bare anchors.
+    around: what a held class's samples are drawn round, its ``samples`` one by one or their ``mean``.
+
+    Raises FedgeoError that names the key, for a word that is not offered or a number below 1.
+    """
+
+    target: int = 50
+    absent: Literal["global_mean", "skip"] = "global_mean"
+    scale: Literal["sqrt", "lambda"] = "sqrt"
+    step2: bool = False
+    per_prototype: int = 500
+    shaped: bool = True
+    around: Literal["samples", "mean"] = "samples"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("absent", ("global_mean", "skip")), ("scale", ("sqrt", "lambda"))):
+            if getattr(self, name) not in allowed:
+                raise FedgeoError(
+                    f"augmentation.{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}"
+                )
+        for name in ("target", "per_prototype"):
+            if getattr(self, name) < 1:
+                raise FedgeoError(f"augmentation.{name} must be at least 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +93,7 @@ class Move:
 def sample_sources(
     x: np.ndarray,
     y: np.ndarray,
-    settings: "Augmentation",
+    filling: Filling,
     geometry: Geometry | Gaussians,
     own: set[int],
     move: Move | None,
@@ -70,21 +101,21 @@ def sample_sources(
     """What is drawn: step 1 class by class, then step 2 by class and owner.
 
     x: float32 (n, p), y: int64 (n,), the real samples. own: the owners whose prototypes are not foreign to the client.
-    move: for ``shift`` only.
+    move: into the other domains; None: samples stay where their anchors are.
     """
     shapes: dict[int, Shape | Diagonal] = {}
-    if settings.kind in ("ggeur", "fedfa") or (settings.kind == "shift" and settings.noise):
+    if filling.shaped:
         shapes.update(zip(geometry.classes.tolist(), geometry.shapes, strict=True))
     held, counts = np.unique(y, return_counts=True)
     have = dict(zip(held.tolist(), counts.tolist(), strict=True))
     sources = []
     for label in sorted({*have, *geometry.classes.tolist()}):
-        missing = settings.target - have.get(label, 0)
+        missing = filling.target - have.get(label, 0)
         if label in have:
             anchors = np.flatnonzero(y == label)
-            if settings.kind == "fedfa":
+            if filling.around == "mean":
                 anchors = x[anchors].mean(axis=0, dtype=np.float64).astype(np.float32)
-        elif settings.absent == "global_mean":
+        elif filling.absent == "global_mean":
             anchors = geometry.means[geometry.row_of(label)].astype(np.float32)
         else:
             continue
@@ -92,7 +123,7 @@ def sample_sources(
             sources += move.spread(label, missing, anchors, shapes.get(label))
         elif missing > 0:
             sources.append(SampleSource(label, FILL, missing, anchors, shapes.get(label)))
-    if settings.step2:
+    if filling.step2:
         for row in np.lexsort((geometry.prototype_clients, geometry.prototype_classes)):
             label, owner = int(geometry.prototype_classes[row]), int(geometry.prototype_clients[row])
             if owner in own:
@@ -100,7 +131,7 @@ def sample_sources(
             anchors, offset = geometry.prototype_means[row].astype(np.float32), None
             if move is not None and label in have:
                 anchors, offset = np.flatnonzero(y == label), move.offset(int(move.domains[owner]), real=True)
-            sources.append(SampleSource(label, owner + 1, settings.per_prototype, anchors, shapes.get(label), offset))
+            sources.append(SampleSource(label, owner + 1, filling.per_prototype, anchors, shapes.get(label), offset))
     return sources
 
 

@@ -1,0 +1,33 @@
+"""How good a model is on what a client holds out: counts and summed losses, by domain."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..data.federated_dataset import FederatedDataset, Samples
+from ..models.base import Model
+from ..training.evaluation import evaluate
+from ..training.plain import predict
+
+PARTS = ("val", "test")
+Counted = dict[str, dict[int, tuple[np.ndarray, float]]]
+
+
+def held_out(dataset: FederatedDataset, client: int) -> dict[str, Samples]:
+    """The 'val' and 'test' samples that the client scores: its own, or those held out for all clients together."""
+    return {part: dataset.held_out(part, None if dataset.central else client) for part in PARTS}
+
+
+def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset) -> Counted:
+    """Of each part, by the number of the domain: confusion int64 (C, C) and the summed loss.
+
+    A domain is a subject where samples are EEG trials. dataset: names the domains and the classes.
+    """
+    counted: Counted = {part: {} for part in held}
+    for part, own in held.items():
+        for domain in np.unique(own.domain):
+            rows = own.domain == domain
+            outputs = predict(model, own.x[rows])
+            scores = evaluate(outputs, own.y[rows], own.domain[rows], dataset.domains, dataset.classes)
+            counted[part][int(domain)] = (scores.confusion, scores.loss * scores.samples)
+    return counted
