@@ -68,7 +68,7 @@ def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData)
     spreads: list[float] = []
     for recording in recordings:
         try:
-            raw = recording.open()
+            raw = recording.open().raw
             spread = typical_spread(raw.load_data(), 1e6 * data.scale)
         except FedgeoError as error:
             found.faults.append(str(error))

@@ -82,7 +82,7 @@ def eeg_folder(
         for subject, _, file in sorted(chosen, key=lambda item: (natural(item[0]), natural(str(item[2]))))
     ]
     if not events:
-        present = sorted(set(recordings[0].open().annotations.description))
+        present = sorted(set(recordings[0].open().raw.annotations.description))
         raise FedgeoError(
             f"data.events is not set; {recordings[0].name} has annotations {present}: map each class to one"
         )

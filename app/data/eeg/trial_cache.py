@@ -22,7 +22,7 @@ from ...common.errors import WHERE_CACHES_GO, FedgeoError
 from ...common.files import atomic_folder
 from .trials import Trials
 
-VERSION = 1  # to be raised when the processing changes
+VERSION = 2  # to be raised when the processing changes
 
 
 def file_hash(path: Path) -> str:
