@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import mne
 import numpy as np
 import pytest
 
@@ -35,7 +34,7 @@ def test_trials_after_a_gap_are_those_of_the_same_clock_time(
     assert gap.labels.tolist() == whole.labels[kept].tolist()
     far = slice(None) if band is None else slice(3, None)  # the filter's own edge lies at the gap
     assert np.abs(gap.trials[far] - whole.trials[kept][far]).max() < 0.01
-    assert gap.notes[0].endswith("recorded with 1 gaps, which no trial crosses")
+    assert gap.notes[0].endswith("recorded with 1 gap, which no trial crosses")
     assert any("1 of 9 trials dropped (across a splice)" in note for note in gap.notes)
 
 
@@ -93,12 +92,17 @@ def test_a_splice_moves_no_event_and_costs_the_trial_across_it(
     assert spliced.notes == (f"{name}: 1 of 10 trials dropped (across a splice)",)
 
 
-def test_only_a_later_new_segment_is_a_splice() -> None:
-    raw = make_raw(labels=(), onsets=())
-    raw.set_annotations(mne.Annotations([0.0, 5.0], [0.0, 0.0], ["New Segment/", "New Segment/"]))
-    assert segments(raw) == (Segment(0, 5 * RATE), Segment(5 * RATE, raw.n_times))
-    raw.set_annotations(mne.Annotations([0.0], [0.0], ["New Segment/"]))
-    assert segments(raw) == (Segment(0, raw.n_times),)
+def test_only_a_later_new_segment_is_a_splice(tmp_path: Path) -> None:
+    file = save(make_raw(), tmp_path / "a" / "x.vhdr")
+    events = {name: f"Comment/{text}" for name, text in EVENTS.items()}
+    markers = file.with_suffix(".vmrk")
+    first, rest = markers.read_text().split("Mk1=", 1)
+    markers.write_text(f"{first}Mk1=New Segment,,1,1,0,20240131120000000000\nMk99={rest}")
+    assert len(read(tmp_path, events=events)) == 10
+    markers.write_text(markers.read_text() + "Mk100=New Segment,,1121,1,0,20240131120500000000\n")
+    spliced = read(tmp_path, events=events)  # at 7 s, within the second trial
+    assert spliced.labels.tolist() == [0, *[0, 1] * 4]
+    assert spliced.notes == ("a/x.vhdr: 1 of 10 trials dropped (across a splice)",)
 
 
 def test_a_skip_of_fif_keeps_the_clock(tmp_path: Path) -> None:
@@ -142,8 +146,8 @@ def test_a_segment_shorter_than_the_filters_is_dropped(tmp_path: Path) -> None:
 
 
 def test_windows_do_not_cross_a_splice_either(tmp_path: Path) -> None:
-    for name in ("rest1", "rest2", "task1", "task2"):
-        raw = make_raw(seconds=10.0, labels=(), onsets=())
+    for seed, name in enumerate(("rest1", "rest2", "task1", "task2")):
+        raw = make_raw(seed=seed, seconds=10.0, labels=(), onsets=())
         raw.annotations.append(5.0, 0.0, "boundary")
         save(raw, tmp_path / "anna" / f"{name}_raw.fif")
     rows = [f"{name}_raw.fif,{name[:4]}" for name in ("rest1", "rest2", "task1", "task2")]

@@ -80,18 +80,15 @@ def discontinuous(path: Path, rate: float) -> Discontinuous | None:
     return Discontinuous(stretches, tuple(moved))
 
 
-def mapped(found: Discontinuous, annotations: mne.Annotations | None = None) -> tuple[mne.Annotations, list[str]]:
-    """Annotations at their places among the samples, and the texts of those lost.
+def mapped(found: Discontinuous) -> tuple[mne.Annotations, list[str]]:
+    """The annotations at their places among the samples, and the texts of those lost.
 
-    annotations: others than the file's own, by the clock. Each gap becomes an ``EDGE boundary``.
-    One that begins in a gap is lost, but a ``BAD`` stretch counts wherever there are samples.
+    Each gap becomes an ``EDGE boundary``. An annotation that begins in a gap is lost, but a ``BAD`` stretch counts
+    wherever there are samples.
     """
-    rows = found.annotations
-    if annotations is not None:
-        rows = tuple((float(a["onset"]), float(a["duration"]), str(a["description"])) for a in annotations)
     placed: list[tuple[float, float, str]] = []
     lost = []
-    for onset, duration, text in rows:
+    for onset, duration, text in found.annotations:
         here = [part for part in found.stretches if part.clock <= onset < part.end]
         bad = text.casefold().startswith("bad")
         for part in found.stretches if bad else here:

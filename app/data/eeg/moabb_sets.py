@@ -15,9 +15,9 @@ from typing import Any
 import mne
 
 from ...common.errors import FedgeoError
-from .folder import select_subjects
 from .processing import Processing, cut_subject
 from .recording import Opened, Recording, agree_channels, agree_rates, eeg_channels, read_header, refuse_truncated
+from .subject_names import select_subjects
 from .trial_cache import cached, file_hash
 from .trials import Trials, check_agreement
 

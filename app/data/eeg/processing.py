@@ -1,13 +1,14 @@
 """From recordings to trials: checks, filters, resampling, cutting. The same for every EEG source."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import mne
 import numpy as np
 
 from ...common.errors import FedgeoError
+from .copies import without_copies
 from .filters import Filters
 from .recording import Recording, agree_channels, agree_rates, read_header, unreadable
 from .segments import Segment, pieces, segments, within
@@ -69,6 +70,7 @@ def trials_of_subjects(
     channels: ``all``, ``common`` or a list (see ``agree_channels``). cache: a folder; what it holds is read
     back as memory maps. Raises FedgeoError for recordings that do not fit together or cannot be used.
     """
+    recordings, copies = without_copies(recordings)
     headers = [read_header(recording) for recording in recordings]
     agreed = agree_channels(recordings, headers, channels)
     agree_rates(recordings, headers, processing.resample)
@@ -76,6 +78,7 @@ def trials_of_subjects(
     for recording in recordings:
         by_subject.setdefault(recording.subject, []).append(recording)
     subjects = [_subject(own, processing, agreed, cache) for own in by_subject.values()]
+    subjects = [replace(item, notes=(*copies.get(item.subject, ()), *item.notes)) for item in subjects]
     check_agreement(subjects)
     return subjects
 

@@ -70,8 +70,15 @@ def normalise_channel(name: str) -> str:
 def read_recording(path: Path, subject: str, name: str) -> Opened:
     """Open a recording (EDF, BDF, GDF, FIF, BrainVision, SET) without loading its samples.
 
-    Raises FedgeoError naming the file to delete where it is cut short or unreadable.
+    Raises FedgeoError naming the file, and what to do, where it cannot be read.
     """
+    raw = open_file(path, subject, name)
+    notes = place_by_clock(raw, path)
+    return Opened(eeg_channels(raw, subject, name), tuple(notes))
+
+
+def open_file(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
+    """What mne reads of a file, with all its channels."""
     refuse_truncated(path, subject, name)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -82,18 +89,18 @@ def read_recording(path: Path, subject: str, name: str) -> Opened:
     for warning in caught:
         if path.suffix.lower() in (".vhdr", ".set") and "outside data range" in str(warning.message):
             raise unreadable(path, subject, name, "events lie beyond the last sample")
-    notes = place_by_clock(raw, path)
-    return Opened(eeg_channels(raw, subject, name), tuple(notes))
+    return raw
 
 
-def place_by_clock(raw: mne.io.BaseRaw, path: Path, annotations: mne.Annotations | None = None) -> list[str]:
-    """Bring annotations that carry the time of the clock (EDF+D, BDF+D) to their samples. Returns what was lost."""
+def place_by_clock(raw: mne.io.BaseRaw, path: Path) -> list[str]:
+    """Bring annotations that carry the time of the clock (EDF+D, BDF+D) to their samples. Returns what to note."""
     found = discontinuous(path, float(raw.info["sfreq"]))
     if found is None:
         return []
-    placed, lost = mapped(found, annotations)
+    placed, lost = mapped(found)
     raw.set_annotations(placed)
-    notes = [f"recorded with {len(found.stretches) - 1} gaps, which no trial crosses"]
+    gaps = len(found.stretches) - 1
+    notes = [f"recorded with {gaps} gap{'s' if gaps > 1 else ''}, which no trial crosses"]
     if lost:
         texts = ", ".join(f"{text} ({count})" for text, count in sorted(Counter(lost).items()))
         notes.append(f"annotations in a gap dropped: {texts}")

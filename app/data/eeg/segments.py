@@ -32,7 +32,8 @@ def segments(raw: mne.io.BaseRaw) -> tuple[Segment, ...]:
     """The segments of a recording in order; a single one where it has no splice. Numbers count from its first sample.
 
     A splice lies at the first sample that is not before its annotation (EEGLAB's lie between two samples), whatever
-    duration it states: that is what was cut out. BrainVision's first ``New Segment`` is the recording's beginning.
+    duration it states: that is what was cut out. BrainVision's first ``New Segment`` marks the first sample, so it is
+    none (mne leaves it out).
     """
     rate = float(raw.info["sfreq"])
     suffix = str(raw.filenames[0])[-4:].lower() if raw.filenames and raw.filenames[0] else ""
@@ -40,13 +41,9 @@ def segments(raw: mne.io.BaseRaw) -> tuple[Segment, ...]:
     texts = [str(text).casefold() for text in raw.annotations.description]
     cuts: set[int] = set()
     skipped: list[tuple[int, int]] = []
-    new = 0
     for onset, duration, text in sorted(zip(onsets, raw.annotations.duration * rate, texts, strict=True)):
         place = int(np.ceil(onset - 1e-3))
-        if text.startswith(_BRAINVISION):
-            new += 1
-            cuts |= {place} if new > 1 else set()
-        elif text in _SPLICES or text == _CODES.get(suffix):
+        if text.startswith(_BRAINVISION) or text in _SPLICES or text == _CODES.get(suffix):
             cuts.add(place)
         elif text == SKIP:
             skipped.append((place, int(np.ceil(onset + duration - 1e-3))))

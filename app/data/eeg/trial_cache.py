@@ -25,9 +25,10 @@ from .trials import Trials
 VERSION = 2  # to be raised when the processing changes
 
 
-def file_hash(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
+def file_hash(path: Path, start: int = 0) -> str:
+    """The sha256 of a file's bytes from ``start`` on, in hexadecimal."""
     with path.open("rb") as file:
+        file.seek(start)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
