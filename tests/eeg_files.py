@@ -84,3 +84,14 @@ def _save_gdf(raw: mne.io.BaseRaw, path: Path) -> None:
     table += struct.pack(f"<{k}I", *[round(a["onset"] * rate) + 1 for a in raw.annotations])
     table += struct.pack(f"<{k}H", *[int(a["description"]) for a in raw.annotations])
     path.write_bytes(fixed + variable + blocks.tobytes() + table)
+
+
+def take_records_out(path: Path, first: int, last: int) -> Path:
+    """Make an EDF or BDF file one with a gap: records ``first`` to ``last`` (not included, a second each) are gone."""
+    content = path.read_bytes()
+    head, records = int(content[184:192]), int(content[236:244])
+    size = (len(content) - head) // records
+    kind = b"BDF+D" if path.suffix == ".bdf" else b"EDF+D"
+    fields = content[:192] + kind.ljust(44) + str(records - last + first).encode().ljust(8) + content[244:head]
+    path.write_bytes(fields + content[head : head + first * size] + content[head + last * size :])
+    return path

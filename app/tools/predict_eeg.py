@@ -1,16 +1,16 @@
 """A trained model on new EEG recordings, processed as its training data were."""
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ..common.errors import FedgeoError
-from ..data.eeg.folder import companions, find_files, name_parts, natural
+from ..data.eeg.folder import find_files, list_recordings
 from ..data.eeg.processing import Processing, trials_of_subjects
-from ..data.eeg.recording import Recording, read_header, read_recording
+from ..data.eeg.recording import Recording, read_header
+from ..data.eeg.subject_names import refuse_ambiguous
 from ..data.eeg.trials import Trials
 from ..geometry import covariances
 from ..models.eegnet import EEGNet
@@ -58,14 +58,10 @@ def predict_recordings(
 def _recordings(source: Path, windowed: bool, label: str, pattern: str | None) -> list[Recording]:
     root = source.parent if source.is_file() else source
     files = [source] if source.is_file() else find_files(source)
-    below = [(file, file.relative_to(root)) for file in files]
-    named = [(name_parts(relative, root, pattern)[0], relative.as_posix(), file) for file, relative in below]
-    return [
-        Recording(
-            subject, name, companions(file), partial(read_recording, file, subject, name), label if windowed else None
-        )
-        for subject, name, file in sorted(named, key=lambda item: (natural(item[0]), natural(item[1])))
-    ]
+    if pattern is None:
+        refuse_ambiguous(files, root)
+    labels = dict.fromkeys(files, label) if windowed else None
+    return [item for item, _ in list_recordings(root, files, pattern, labels)]
 
 
 def _check(trained: Trained, recordings: Sequence[Recording], resample: bool) -> float | None:

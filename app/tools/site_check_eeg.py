@@ -1,7 +1,6 @@
 """What there is to say of a site's recordings: formats, channels, events, unit, and the epsilon that fits."""
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +9,10 @@ import torch
 from ..common.errors import FedgeoError
 from ..config.node_config import Site
 from ..config.schema import Config, EegData, SpdNetModel
-from ..data.eeg.folder import companions, find_files, name_parts
+from ..data.eeg.folder import find_files, list_recordings
 from ..data.eeg.processing import typical_spread, unit_factor, wrong_unit
-from ..data.eeg.recording import Header, Recording, agree_channels, agree_rates, read_recording
+from ..data.eeg.recording import Header, Recording, agree_channels, agree_rates
+from ..data.eeg.subject_names import refuse_ambiguous
 from ..data.site_dataset import local_config, site_dataset
 from ..models.spdnet import SPDNet, bimap
 from .site_findings import SiteFindings, count
@@ -49,17 +49,11 @@ def check_recordings(found: SiteFindings, config: Config, site: Site) -> None:
 
 def _recordings(root: Path, data: EegData) -> list[Recording]:
     """The recordings that the run would read; all of them where it would read none."""
-    named = [(name_parts(file.relative_to(root), root, data.subject_pattern), file) for file in find_files(root)]
-    chosen = [item for item in named if data.runs is None or item[0][1] in data.runs]
-    return [
-        Recording(
-            subject,
-            str(file.relative_to(root)),
-            companions(file),
-            partial(read_recording, file, subject, str(file.relative_to(root))),
-        )
-        for (subject, _), file in chosen or named
-    ]
+    files = find_files(root)
+    if data.subject_pattern is None:
+        refuse_ambiguous(files, root)
+    named = list_recordings(root, files, data.subject_pattern)
+    return [item for item, run in named if data.runs is None or run in data.runs] or [item for item, _ in named]
 
 
 def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData) -> None:
@@ -68,7 +62,7 @@ def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData)
     spreads: list[float] = []
     for recording in recordings:
         try:
-            raw = recording.open()
+            raw = recording.open().raw
             spread = typical_spread(raw.load_data(), 1e6 * data.scale)
         except FedgeoError as error:
             found.faults.append(str(error))

@@ -9,7 +9,7 @@ import pytest
 from app.common.errors import FedgeoError
 from app.data.eeg.bids import eeg_bids
 from app.data.eeg.folder import eeg_folder
-from tests.eeg_files import EVENTS, make_raw, save
+from tests.eeg_files import EVENTS, make_raw, save, take_records_out
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -81,4 +81,47 @@ def test_a_truncated_recording_is_named_for_deletion(tmp_path: Path) -> None:
     (file,) = tmp_path.glob("sub-1/eeg/*.edf")
     file.write_bytes(file.read_bytes()[:20_000])
     with pytest.raises(FedgeoError, match=f"subject 1, .*truncated.*delete {file}"):
+        eeg_bids(tmp_path, task="imagery", events=EVENTS)
+
+
+def events_table(root: Path) -> Path:
+    """The table of the only recording of a new folder, one subject's."""
+    path = mne_bids.BIDSPath(subject="1", task="imagery", datatype="eeg", root=root)
+    mne_bids.write_raw_bids(make_raw(), path, format="BrainVision", allow_preload=True, verbose="ERROR")
+    (table,) = root.glob("sub-1/eeg/*_events.tsv")
+    return table
+
+
+def test_a_sample_that_is_not_at_its_onset_is_refused(tmp_path: Path) -> None:
+    table = events_table(tmp_path)
+    text = table.read_text()
+    table.write_text(text.replace("\t960", "\t961"))  # numbered from 1
+    assert len(eeg_bids(tmp_path, task="imagery", events=EVENTS)[0]) == 10
+    table.write_text(text.replace("\t960", "\t1000"))
+    with pytest.raises(FedgeoError, match=r"events.tsv, line 3: sample 1000 is at 6.250 s, onset says 6 s \(160 Hz\)"):
+        eeg_bids(tmp_path, task="imagery", events=EVENTS)
+
+
+def test_a_splice_in_the_file_counts_though_the_table_has_none(tmp_path: Path) -> None:
+    table = events_table(tmp_path)
+    (markers,) = table.parent.glob("*.vmrk")
+    markers.write_text(markers.read_text() + "Mk99=New Segment,,1121,1,0\n")  # at 7 s, within the second trial
+    (trials,) = eeg_bids(tmp_path, task="imagery", events=EVENTS)
+    assert len(trials) == 9 and "1 of 10 trials dropped (across a splice)" in trials.notes[0]
+
+
+def test_a_recording_with_gaps_is_refused(tmp_path: Path) -> None:
+    path = mne_bids.BIDSPath(subject="1", task="imagery", datatype="eeg", root=tmp_path)
+    mne_bids.write_raw_bids(make_raw(), path, format="EDF", allow_preload=True, verbose="ERROR")
+    take_records_out(next(tmp_path.glob("sub-1/eeg/*.edf")), 11, 17)
+    with pytest.raises(FedgeoError, match=r"recorded with gaps \(EDF\+D\).*data=eeg_folder"):
+        eeg_bids(tmp_path, task="imagery", events=EVENTS)
+
+
+@pytest.mark.parametrize("name", ["participants.tsv", "sub-1/eeg/sub-1_task-imagery_events.tsv"])
+def test_a_table_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
+    events_table(tmp_path)
+    table = tmp_path / name
+    table.write_bytes(table.read_bytes() + "Müller\n".encode("latin-1"))
+    with pytest.raises(FedgeoError, match=rf"{table}, line \d+: not UTF-8"):
         eeg_bids(tmp_path, task="imagery", events=EVENTS)

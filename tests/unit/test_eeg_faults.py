@@ -155,8 +155,8 @@ def test_a_recorder_that_was_never_stopped_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_all_recordings_is_told_once(tmp_path: Path) -> None:
-    raw = make_raw().set_eeg_reference("average", verbose="ERROR")
     for run in (1, 2):
+        raw = make_raw(seed=run).set_eeg_reference("average", verbose="ERROR")
         save(raw, tmp_path / "a" / f"run{run}_raw.fif")
     (trials,) = eeg_folder(tmp_path, events=EVENTS)
     assert trials.notes == ("all recordings: average reference: covariances have rank 3 of 4",)

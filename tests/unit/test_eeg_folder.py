@@ -163,8 +163,8 @@ def test_the_parts_of_a_split_recording_are_read_once(tmp_path: Path) -> None:
 
 
 def test_subjects_and_runs_come_from_the_path(tmp_path: Path) -> None:
-    for name in ("S010R04", "S010R08", "S002R04", "S002R12"):
-        save(make_raw(), tmp_path / name[:4] / f"{name}.edf")
+    for seed, name in enumerate(("S010R04", "S010R08", "S002R04", "S002R12")):
+        save(make_raw(seed=seed), tmp_path / name[:4] / f"{name}.edf")
     both = eeg_folder(tmp_path, events=EVENTS)
     assert [subject.subject for subject in both] == ["S002", "S010"]
     assert both[0].recordings == ("S002/S002R04.edf", "S002/S002R12.edf")
@@ -181,8 +181,8 @@ def test_subjects_and_runs_come_from_the_path(tmp_path: Path) -> None:
 
 
 def test_a_pattern_finds_subject_and_run(tmp_path: Path) -> None:
-    for name in ("p7_block1", "p7_block2", "p11_block1"):
-        save(make_raw(), tmp_path / f"{name}_raw.fif")
+    for seed, name in enumerate(("p7_block1", "p7_block2", "p11_block1")):
+        save(make_raw(seed=seed), tmp_path / f"{name}_raw.fif")
     pattern = r"p(?P<subject>\d+)_block(?P<run>\d+)"
     subjects = eeg_folder(tmp_path, events=EVENTS, subject_pattern=pattern, runs=[1])
     assert [subject.subject for subject in subjects] == ["7", "11"]
@@ -193,9 +193,9 @@ def test_a_pattern_finds_subject_and_run(tmp_path: Path) -> None:
     with pytest.raises(FedgeoError, match="finds no subject in p11_block1_raw.fif"):
         eeg_folder(tmp_path, events=EVENTS, subject_pattern=r"x(\d+)")
     with pytest.raises(FedgeoError, match="tells no run"):
-        eeg_folder(tmp_path, events=EVENTS, runs=[1])
-    (flat,) = eeg_folder(tmp_path, events=EVENTS)
-    assert flat.subject == tmp_path.name
+        eeg_folder(tmp_path, events=EVENTS, runs=[1], subject_pattern=r"(p\d+)_")
+    with pytest.raises(FedgeoError, match=r"tell p11, p7: which .* Set data.subject_pattern"):
+        eeg_folder(tmp_path, events=EVENTS)
 
 
 def test_a_subject_number_that_fits_two_is_refused(tmp_path: Path) -> None:

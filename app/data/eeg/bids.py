@@ -1,19 +1,19 @@
 """A BIDS folder of EEG recordings, read by mne-bids: subjects from participants.tsv, events from
 events.tsv."""
 
-import csv
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from glob import escape
 from pathlib import Path
 
-import mne
-
 from ...common.errors import FedgeoError
-from .folder import select_subjects
+from .edf_records import discontinuous
 from .processing import Processing, trials_of_subjects
-from .recording import Recording, eeg_channels, refuse_truncated, unreadable
+from .recording import Opened, Recording, eeg_channels, open_file, unreadable
+from .segments import segments
+from .subject_names import select_subjects
+from .text_tables import read_table, require_utf8
 from .trials import RECORDINGS, Trials
 
 
@@ -88,22 +88,53 @@ def _participants(root: Path) -> list[str]:
     table = root / "participants.tsv"
     if not table.is_file():
         raise FedgeoError(f"data.path={root} is not a BIDS folder: it has no participants.tsv")
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
+    require_utf8(table)
+    _, rows = read_table(table, "\t")
     if not rows or "participant_id" not in rows[0]:
         raise FedgeoError(f"{table} lists no subject: expected a column participant_id")
     return [row["participant_id"].removeprefix("sub-") for row in rows]
 
 
-def _open(item: object, subject: str, name: str) -> mne.io.BaseRaw:
+def _open(item: object, subject: str, name: str) -> Opened:
+    """The recording with the events of events.tsv and the channels of channels.tsv."""
     import mne_bids
 
     path: Path = item.fpath  # type: ignore[attr-defined]
-    refuse_truncated(path, subject, name)
+    own = open_file(path, subject, name)
+    rate = float(own.info["sfreq"])
+    if discontinuous(path, rate) is not None:
+        raise FedgeoError(
+            f"subject {subject}, {name}: recorded with gaps (EDF+D), and BIDS does not say whether onsets count them: "
+            "read it with data=eeg_folder, by its own annotations, or export it without gaps"
+        )
+    stem = path.stem.removesuffix("_eeg")
+    for table in (path.with_name(f"{stem}_events.tsv"), path.with_name(f"{stem}_channels.tsv")):
+        require_utf8(table)
+    _refuse_other_samples(path.with_name(f"{stem}_events.tsv"), rate)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             raw = mne_bids.read_raw_bids(item, verbose="ERROR")
     except Exception as error:
         raise unreadable(path, subject, name, error) from error
-    return eeg_channels(raw, subject, name)
+    # mne-bids puts the table's events in the place of the file's, its splices among them
+    starts = [segment.start / rate for segment in segments(own) if segment.start > 0]
+    for start in starts:
+        raw.annotations.append(raw.first_time + start, 0.0, "EDGE boundary")
+    return Opened(eeg_channels(raw, subject, name))
+
+
+def _refuse_other_samples(table: Path, rate: float) -> None:
+    """mne-bids reads onset; where sample names another time, one of the columns is wrong."""
+    if not table.is_file():
+        return
+    for line, row in enumerate(read_table(table, "\t")[1], start=2):
+        try:
+            onset, sample = float(row["onset"]), float(row["sample"])
+        except (KeyError, ValueError):  # no such column, or n/a
+            continue
+        if abs(sample - onset * rate) > 1 + 1e-6:
+            raise FedgeoError(
+                f"{table}, line {line}: sample {sample:g} is at {sample / rate:.3f} s, onset says {onset:g} s "
+                f"({rate:g} Hz): correct the column that is wrong"
+            )

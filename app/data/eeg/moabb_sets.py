@@ -15,9 +15,9 @@ from typing import Any
 import mne
 
 from ...common.errors import FedgeoError
-from .folder import select_subjects
 from .processing import Processing, cut_subject
-from .recording import Recording, agree_channels, agree_rates, eeg_channels, read_header, refuse_truncated
+from .recording import Opened, Recording, agree_channels, agree_rates, eeg_channels, read_header, refuse_truncated
+from .subject_names import select_subjects
 from .trial_cache import cached, file_hash
 from .trials import Trials, check_agreement
 
@@ -208,8 +208,8 @@ def _recordings(dataset: Any, subject: int, files: Sequence[Path], events: set[s
     return recordings
 
 
-def _given(raw: mne.io.BaseRaw) -> mne.io.BaseRaw:
-    return raw.copy()
+def _given(raw: mne.io.BaseRaw) -> Opened:
+    return Opened(raw.copy())
 
 
 def _missing(dataset: Any, subject: int, error: Exception) -> FedgeoError:

@@ -1,18 +1,23 @@
 """From recordings to trials: checks, filters, resampling, cutting. The same for every EEG source."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import mne
 import numpy as np
 
 from ...common.errors import FedgeoError
+from .copies import without_copies
+from .filters import Filters
 from .recording import Recording, agree_channels, agree_rates, read_header, unreadable
+from .segments import Segment, pieces, segments, within
 from .trial_cache import cached, file_hash
 from .trials import Trials, check_agreement
 
 TYPICAL_STD = 20.0  # microvolt: what a channel of scalp EEG deviates by within a second
+
+CROSSING = ("across a splice", "in a segment shorter than the filters")
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,8 @@ class Processing:
 
     events: class name to annotation (or to the label of a labels file); its order is the order of the
     classes. window: seconds from the event, both ends included. windows: (length, step) in seconds of windows
-    cut side by side from labelled recordings, instead of events. band: Hz, zero-phase Butterworth filter of
-    order 4 (MOABB's, so that a recording gives the same trials whichever way it is read). notch: Hz or a
-    list, mne's default FIR notch filter. resample: Hz, mne's default, after the filters. microvolts: how many
-    one unit of the reader is.
+    cut side by side from labelled recordings, instead of events. band, notch, resample: see ``Filters``.
+    microvolts: how many one unit of the reader is.
     """
 
     events: dict[str, str]
@@ -46,6 +49,10 @@ class Processing:
         if self.band is not None and not 0 < self.band[0] < self.band[1]:
             raise FedgeoError(f"data.band {list(self.band)} must be two rising frequencies in Hz")
 
+    @property
+    def filters(self) -> Filters:
+        return Filters(self.band, self.notch, self.resample)
+
     def settings(self) -> dict:
         """All that decides the trials beside the recordings and channels, for the key of a cache."""
         return {"processing": asdict(self), "classes": list(self.events), "mne": mne.__version__}
@@ -63,6 +70,7 @@ def trials_of_subjects(
     channels: ``all``, ``common`` or a list (see ``agree_channels``). cache: a folder; what it holds is read
     back as memory maps. Raises FedgeoError for recordings that do not fit together or cannot be used.
     """
+    recordings, copies = without_copies(recordings)
     headers = [read_header(recording) for recording in recordings]
     agreed = agree_channels(recordings, headers, channels)
     agree_rates(recordings, headers, processing.resample)
@@ -70,6 +78,7 @@ def trials_of_subjects(
     for recording in recordings:
         by_subject.setdefault(recording.subject, []).append(recording)
     subjects = [_subject(own, processing, agreed, cache) for own in by_subject.values()]
+    subjects = [replace(item, notes=(*copies.get(item.subject, ()), *item.notes)) for item in subjects]
     check_agreement(subjects)
     return subjects
 
@@ -98,9 +107,9 @@ class _Cut:
 
 def _cut(recording: Recording, channels: tuple[str, ...], processing: Processing) -> _Cut:
     """The trials of one recording."""
-    raw = recording.open()
+    raw, said = recording.open()
     left_out = [name for name in raw.ch_names if name not in channels]
-    notes = [f"channels left out: {', '.join(left_out)}"] if left_out else []
+    notes = [*said, *([f"channels left out: {', '.join(left_out)}"] if left_out else [])]
     marked = [name for name in raw.info["bads"] if name in channels]
     notes += [f"channels marked bad, kept: {', '.join(marked)}"] if marked else []
     try:
@@ -111,20 +120,59 @@ def _cut(recording: Recording, channels: tuple[str, ...], processing: Processing
     cut = _events if recording.label is None else _windows
     events = cut(raw, recording, processing)
     epochs = _epochs(raw, events, processing, drop_bad=True)
-    if len(epochs) < len(events):
-        reasons = sorted({reason for log in epochs.drop_log for reason in log})
-        notes.append(f"{len(events) - len(epochs)} of {len(events)} trials dropped ({', '.join(reasons)})")
-        if not len(epochs):
+    reasons = {reason for log in epochs.drop_log for reason in log}
+    found = segments(raw)
+    crossing = _crossing(raw, found, epochs, processing)
+    whole = ~crossing.any(axis=1)
+    kept = epochs.selection[whole]
+    reasons |= {reason for reason, hits in zip(CROSSING, crossing.T, strict=True) if hits.any()}
+    if len(kept) < len(events):
+        notes.append(f"{len(events) - len(kept)} of {len(events)} trials dropped ({', '.join(sorted(reasons))})")
+        if not len(kept):
             raise recording.fault(f"no trial is left: {notes[-1]}")
-    _refuse_flat(epochs, recording)
+    _refuse_flat(epochs[whole], recording)
     notes += _check_unit(raw, recording, processing.microvolts)
     average = _average_reference(raw)
     if average:
         notes.append(f"average reference: covariances have rank {len(channels) - 1} of {len(channels)}")
-    raw, events = _filter(raw, events[epochs.selection], recording, processing)
-    epochs = _epochs(raw, events, processing, drop_bad=False)  # the bad ones are gone already
-    data = (epochs.get_data(copy=False) * processing.microvolts).astype(np.float32)
-    return _Cut(data, epochs.events[:, 2].astype(np.int64) - 1, float(raw.info["sfreq"]), average, notes)
+    _refuse_narrow(raw, recording, processing)
+    data, labels, rate = _filtered(raw, events[kept], found, processing)
+    if len(labels) < len(kept):
+        notes.append(f"{len(kept) - len(labels)} trials at the end of a segment dropped (too short once resampled)")
+    return _Cut(data, labels, rate, average, notes)
+
+
+def _crossing(
+    raw: mne.io.BaseRaw, found: tuple[Segment, ...], epochs: mne.Epochs, processing: Processing
+) -> np.ndarray:
+    """Which trials cannot be cut from one filtered segment, bool (n, 2) by the reasons of ``CROSSING``."""
+    rate = float(raw.info["sfreq"])
+    if len(found) == 1 and len(found[0]) == raw.n_times:
+        return np.zeros((len(epochs), len(CROSSING)), dtype=bool)
+    first = epochs.events[:, 0] - raw.first_samp + round(epochs.tmin * rate)
+    place = within(found, first, first + len(epochs.times) - 1)
+    lengths = np.array([len(segment) for segment in found])
+    short = (place >= 0) & (lengths[place] < processing.filters.length(rate))
+    return np.column_stack([place < 0, short])
+
+
+def _filtered(
+    raw: mne.io.BaseRaw, events: np.ndarray, found: tuple[Segment, ...], processing: Processing
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Each segment filtered by itself and cut: trials float32 (n, channels, samples), labels int64 (n,), rate in Hz."""
+    parts = []
+    for segment, piece in pieces(raw, found):
+        start = segment.start + raw.first_samp
+        own = events[(events[:, 0] >= start) & (events[:, 0] < start + len(segment))]
+        if not len(own):
+            continue
+        own = own - [start - piece.first_samp, 0, 0]
+        piece, own = processing.filters.apply(piece, own)
+        epochs = _epochs(piece, own, processing, drop_bad=False)  # the bad ones are gone already
+        data = (epochs.get_data(copy=False) * processing.microvolts).astype(np.float32)
+        parts.append((data, epochs.events[:, 2].astype(np.int64) - 1, float(piece.info["sfreq"])))
+    data, labels, rates = zip(*parts, strict=True)
+    return np.concatenate(data), np.concatenate(labels), rates[0]
 
 
 def cut_subject(recordings: Sequence[Recording], processing: Processing, channels: tuple[str, ...]) -> Trials:
@@ -200,23 +248,14 @@ def _epochs(raw: mne.io.BaseRaw, events: np.ndarray, processing: Processing, *, 
     return mne.Epochs(raw, events, reject_by_annotation=drop_bad, **settings)
 
 
-def _filter(
-    raw: mne.io.BaseRaw, events: np.ndarray, recording: Recording, processing: Processing
-) -> tuple[mne.io.BaseRaw, np.ndarray]:
-    """Notch, band-pass and resample the whole recording before it is cut: trials have no filter edges then."""
+def _refuse_narrow(raw: mne.io.BaseRaw, recording: Recording, processing: Processing) -> None:
+    """A band needs twice its upper end, of the lower of both sampling rates."""
     rate = min(float(raw.info["sfreq"]), processing.resample or np.inf)
     if processing.band is not None and processing.band[1] >= rate / 2:
         low, high = processing.band
         raise recording.fault(
             f"a band of {low:g}-{high:g} Hz needs more than {2 * high:g} Hz sampling, it has {rate:g}"
         )
-    if processing.notch is not None:
-        raw.notch_filter(np.atleast_1d(processing.notch).astype(float), picks="all")
-    if processing.band is not None:
-        raw.filter(*processing.band, method="iir", picks="all")
-    if processing.resample is not None and processing.resample != raw.info["sfreq"]:
-        raw, events = raw.resample(processing.resample, events=events)
-    return raw, events
 
 
 def _refuse_not_finite(raw: mne.io.BaseRaw, recording: Recording) -> None:

@@ -2,14 +2,17 @@
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import mne
 
 from ...common.errors import FedgeoError
+from .edf_records import discontinuous, mapped
 from .file_length import shortfall
 
 mne.set_log_level("ERROR")
@@ -23,18 +26,25 @@ _NOT_EEG = re.compile(
 )
 
 
+class Opened(NamedTuple):
+    """A recording with its EEG channels under their normalised names, and what was done to it on the way."""
+
+    raw: mne.io.BaseRaw
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Recording:
     """One recording to process.
 
-    files: all it is read from, for its hash. open: reads it afresh, with channel names normalised and non-EEG
-    channels left out. label: its class, where the whole recording has one.
+    files: all it is read from, for its hash. open: reads it afresh, without its samples. label: its class, where the
+    whole recording has one.
     """
 
     subject: str
     name: str
     files: tuple[Path, ...]
-    open: Callable[[], mne.io.BaseRaw]
+    open: Callable[[], Opened]
     label: str | None = None
 
     def fault(self, message: str) -> FedgeoError:
@@ -57,11 +67,18 @@ def normalise_channel(name: str) -> str:
     return _standard_names().get(text.casefold(), text)
 
 
-def read_recording(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
+def read_recording(path: Path, subject: str, name: str) -> Opened:
     """Open a recording (EDF, BDF, GDF, FIF, BrainVision, SET) without loading its samples.
 
-    Raises FedgeoError naming the file to delete where it is cut short or unreadable.
+    Raises FedgeoError naming the file, and what to do, where it cannot be read.
     """
+    raw = open_file(path, subject, name)
+    notes = place_by_clock(raw, path)
+    return Opened(eeg_channels(raw, subject, name), tuple(notes))
+
+
+def open_file(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
+    """What mne reads of a file, with all its channels."""
     refuse_truncated(path, subject, name)
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -72,7 +89,22 @@ def read_recording(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
     for warning in caught:
         if path.suffix.lower() in (".vhdr", ".set") and "outside data range" in str(warning.message):
             raise unreadable(path, subject, name, "events lie beyond the last sample")
-    return eeg_channels(raw, subject, name)
+    return raw
+
+
+def place_by_clock(raw: mne.io.BaseRaw, path: Path) -> list[str]:
+    """Bring annotations that carry the time of the clock (EDF+D, BDF+D) to their samples. Returns what to note."""
+    found = discontinuous(path, float(raw.info["sfreq"]))
+    if found is None:
+        return []
+    placed, lost = mapped(found)
+    raw.set_annotations(placed)
+    gaps = len(found.stretches) - 1
+    notes = [f"recorded with {gaps} gap{'s' if gaps > 1 else ''}, which no trial crosses"]
+    if lost:
+        texts = ", ".join(f"{text} ({count})" for text, count in sorted(Counter(lost).items()))
+        notes.append(f"annotations in a gap dropped: {texts}")
+    return notes
 
 
 def unreadable(path: Path, subject: str, name: str, reason: object) -> FedgeoError:
@@ -125,7 +157,7 @@ class Header:
 
 
 def read_header(recording: Recording) -> Header:
-    raw = recording.open()
+    raw = recording.open().raw
     return Header(tuple(raw.ch_names), float(raw.info["sfreq"]))
 
 

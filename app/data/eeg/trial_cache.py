@@ -22,12 +22,13 @@ from ...common.errors import WHERE_CACHES_GO, FedgeoError
 from ...common.files import atomic_folder
 from .trials import Trials
 
-VERSION = 1  # to be raised when the processing changes
+VERSION = 2  # to be raised when the processing changes
 
 
-def file_hash(path: Path) -> str:
-    """The sha256 of a file's bytes, in hexadecimal."""
+def file_hash(path: Path, start: int = 0) -> str:
+    """The sha256 of a file's bytes from ``start`` on, in hexadecimal."""
     with path.open("rb") as file:
+        file.seek(start)
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
