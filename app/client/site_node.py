@@ -15,7 +15,7 @@ from ..config.privacy import effective
 from ..config.schema import Config
 from ..data.site_dataset import site_dataset
 from ..models.base import Weights
-from ..runs.run_directory import save_model
+from ..runs.saved_model import save_model
 from ..training.evaluation import scores_from_confusions
 from .node import Node
 

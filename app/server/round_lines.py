@@ -8,6 +8,7 @@ from ..grids.cohort import Traffic
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
+from ..runs.summary import warning
 from .rounds import Callback, Round
 
 log = logging.getLogger(__name__)
@@ -45,10 +46,9 @@ class RoundLines(Callback):
         self.results = results
 
     def on_round(self, done: Round) -> None:
-        before = len(self.results.warnings)
         self.results.append(done.row)
-        for warning in self.results.warnings[before:]:
-            log.warning("warning: %s", warning)
+        if (text := warning(self.results.config, done.row)) is not None:
+            log.warning("warning: %s", text)
 
 
 class Listener(Callback):

@@ -11,6 +11,7 @@ from ..grids.cohort import CohortGrid
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
+from ..runs.summary import val_metric
 from .round_lines import TrafficTotal
 from .rounds import Callback, Round
 
@@ -35,7 +36,7 @@ class SavedModels(Callback):
             return
         self.final = done.weights
         self.results.save_model("final", self.final, self.dataset)
-        key = self.results.val_metric
+        key = val_metric(self.results.config)
         score = done.row.get(key, done.number)
         if key == "val_loss":
             score = -score
