@@ -90,7 +90,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--seeds", nargs="+", type=int, default=(1, 2, 3, 4, 5), help="seeds of the table")
     add("--tuning-seeds", nargs="+", type=int, default=(1,), help="seeds whose validation chooses the learning rate")
     add("--set", nargs="+", default=(), metavar="KEY=VALUE", help="overrides for every run")
-    add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md are kept")
+    add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md go")
     add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one a core)")
     return parser.parse_args(arguments)
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
-from app.launch.deployment import Deployment, LocalSite, real_thing  # noqa: E402
+from app.launch.deployment import Deployment, LocalSite, commands_for_real_machines  # noqa: E402
 from app.launch.job import Job, plan  # noqa: E402
 from app.launch.rehearsal import data_path, write_shares  # noqa: E402
 from app.launch.sweep import run_here  # noqa: E402
@@ -98,7 +98,7 @@ def rehearse(job: Job, sites: list[LocalSite]) -> int:
     say(f"run directory: {job.run_dir}")
     for site in sites:
         say(f"{site.name}: {site.output}")
-    say(real_thing(job.config.experiment, job.overrides))
+    say(commands_for_real_machines(job.config.experiment, job.overrides))
     return 1 if outcome.error else 0
 
 

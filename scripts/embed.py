@@ -26,7 +26,7 @@ examples:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 done, 2 refused or failed, 130 interrupted (what is encoded is kept in the cache)."""
+    """Returns the exit code: 0 done, 2 refused or failed, 130 interrupted (what is encoded is in the cache)."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        say("interrupted: what was encoded is kept; the same command goes on from there")
+        say("interrupted: what was encoded is in the cache; the same command goes on from there")
         return 130
     return 0
 

@@ -40,7 +40,7 @@ Keys and their meaning are in conf/; `--config` prints what a run would use. Gro
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 completed, 1 a run failed, 2 refused before anything started."""
     options = parse(arguments)
-    return exit_code(lambda: prepare(options), "what was finished is kept, everything that was started has been ended")
+    return exit_code(lambda: prepare(options), "what was finished is saved, everything that was started has been ended")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -132,7 +132,7 @@ def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], in
         if sweep.finished:
             say(f"{len(sweep.finished)} runs are finished already, {len(sweep.jobs)} are left")
         if sweep.outdated:
-            say(f"{sweep.outdated} runs of another version of the code are done again; theirs are kept in {OUTDATED}/")
+            say(f"{sweep.outdated} runs of another version of the code are done again; theirs are in {OUTDATED}/")
         with Progress(len(sweep.jobs)) as progress:
             outcomes = run_sweep(sweep, workers, progress)
         overview = Overview(sweep.folder, find([sweep.folder]))

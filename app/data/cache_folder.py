@@ -6,5 +6,5 @@ from ..config.schema import Config
 
 
 def cache_dir(config: Config) -> Path:
-    """Where embeddings and processed trials are kept between runs."""
+    """Where embeddings and processed trials are cached between runs."""
     return Path(config.cache_dir or Path.home() / ".cache" / "fedgeo").expanduser()

@@ -69,7 +69,7 @@ class FederatedDataset(Protocol):
         ...
 
     def partition_json(self) -> str:
-        """Who holds what, to be kept with the run."""
+        """Who holds what, to be saved with the run."""
         ...
 
 

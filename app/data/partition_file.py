@@ -1,4 +1,4 @@
-"""A partition and its split as the text that is kept with a run, and read back for the same data only."""
+"""A partition and its split as the text that is saved with a run, and read back for the same data only."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What of a client's samples a policy lets anybody hear of: whole classes are left out, test samples too."""
+"""What of a client's samples a policy lets it report: whole classes are left out, test samples too."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from .federated_dataset import DatasetWrapper, FederatedDataset, Samples
 
 
 def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int) -> FederatedDataset:
-    """``inner`` as far as its clients may speak of it; itself where one sample is enough."""
+    """``inner`` as far as its clients may report it; itself where one sample is enough."""
     return PolicyView(inner, privacy, seed) if smallest_reported(privacy) > 1 else inner
 
 
@@ -19,14 +19,13 @@ def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int) -> Federat
 class PolicyView(DatasetWrapper):
     """A data set without the classes of which a client has too few training samples.
 
-    Of the test and validation samples of a class and domain that a client holds, as many are scored as are told of:
-    the same ones in every round, drawn from ``seed``, and none of too few. So the counts that are told are true ones.
-    Those that the server holds are not anybody's.
+    Of the test and validation samples of a class and domain that a client holds, as many are scored as are reported:
+    the same ones in every round, drawn from ``seed``, and none of too few. So the reported counts are true ones. Those that the server holds are not anybody's.
     """
 
     privacy: Privacy
     seed: int
-    _kept: dict[int, np.ndarray] = field(default_factory=dict)
+    _reported: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -36,11 +35,11 @@ class PolicyView(DatasetWrapper):
 
     def train(self, client: int) -> Samples:
         found = self.inner.train(client)
-        return _only(found, self.kept(client, found)[found.y])
+        return _only(found, self.reported_classes(client, found)[found.y])
 
     def held_out(self, part: str, client: int | None) -> Samples:
         found = self.inner.held_out(part, client)
-        return found if client is None else _only(found, self._scored(found, self.kept(client)))
+        return found if client is None else _only(found, self._scored(found, self.reported_classes(client)))
 
     def facts(self, client: int) -> dict[str, Any]:
         return self.inner.facts(client)
@@ -48,18 +47,18 @@ class PolicyView(DatasetWrapper):
     def partition_json(self) -> str:
         return self.inner.partition_json()
 
-    def kept(self, client: int, training: Samples | None = None) -> np.ndarray:
-        """bool (C,): the classes that the client speaks of."""
-        if client not in self._kept:
+    def reported_classes(self, client: int, training: Samples | None = None) -> np.ndarray:
+        """bool (C,): the classes that the client reports."""
+        if client not in self._reported:
             labels = (training or self.inner.train(client)).y
-            self._kept[client] = shared_classes(np.bincount(labels, minlength=len(self.classes)), self.privacy)
-        return self._kept[client]
+            self._reported[client] = shared_classes(np.bincount(labels, minlength=len(self.classes)), self.privacy)
+        return self._reported[client]
 
-    def _scored(self, found: Samples, kept: np.ndarray) -> np.ndarray:
+    def _scored(self, found: Samples, classes: np.ndarray) -> np.ndarray:
         """bool (n,): the samples that are scored."""
         chosen = np.zeros(len(found), dtype=bool)
         for domain in np.unique(found.domain):
-            for label in np.flatnonzero(kept):
+            for label in np.flatnonzero(classes):
                 rows = np.flatnonzero((found.domain == domain) & (found.y == label))
                 if len(rows) >= smallest_reported(self.privacy):
                     rng = np.random.default_rng([self.seed, int(domain), int(label)])

@@ -21,7 +21,7 @@ class SiteDataset:
     """One client, whatever number the server gives it, and its own validation and test samples.
 
     inner: the site's data as a simulation of a single client. agreed: all sites' classes in one order; None until
-    the server has heard all of them: then the site's own that ``privacy`` lets it name. Samples of a class that no
+    the handshake: until then the site's own that ``privacy`` lets it name. Samples of a class that no
     site names are left out.
     """
 
@@ -80,10 +80,10 @@ class SiteDataset:
         """What all sites must have alike. All of the site's images are encoded by the way, before the rounds."""
         for part in ("val", "test"):
             self._own(part)
-        said = self.inner.facts(0)
-        if "normalisation" in said:
-            said.setdefault("encoder", "none: embeddings were made beforehand")
-        return said
+        facts = self.inner.facts(0)
+        if "normalisation" in facts:
+            facts.setdefault("encoder", "none: embeddings were made beforehand")
+        return facts
 
     def partition_json(self) -> str:
         return self.inner.partition_json()

@@ -32,7 +32,7 @@ class LocalSite:
 
     @property
     def node_config(self) -> dict[str, str]:
-        """What its SuperNode is told."""
+        """The node-config of its SuperNode."""
         return {
             "name": self.name,
             "data-path": str(self.data),
@@ -76,12 +76,12 @@ class Deployment(PrivateSuperLink):
     def join(self, site: LocalSite, key: Path) -> "subprocess.Popen[bytes]":
         """Start the SuperNode of a site, with the private key that is its identity."""
         site.folder.mkdir(parents=True, exist_ok=True)
-        told = site.folder / "site.toml"
-        told.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in site.node_config.items()))
+        node_config = site.folder / "site.toml"
+        node_config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in site.node_config.items()))
         command = (
             "flower-supernode",
             *("--root-certificates", str(self.certificates.authority), "--superlink", f"127.0.0.1:{self.port}"),
-            *("--auth-supernode-private-key", str(key), "--node-config", str(told)),
+            *("--auth-supernode-private-key", str(key), "--node-config", str(node_config)),
             *("--host", "127.0.0.1", "--port", str(free_port())),
         )
         return self.launch(command, site.folder / "supernode.log", home=f"home-{site.name}")
@@ -122,14 +122,14 @@ class Connection(PrivateSuperLink):
         return True  # else `flwr` says so
 
 
-def real_thing(experiment: str, overrides: Sequence[str]) -> str:
+def commands_for_real_machines(experiment: str, overrides: Sequence[str]) -> str:
     """The commands that do the same over real machines."""
     given = shlex.join(word for word in overrides if not word.startswith(("experiment=", "engine=", "run_dir=")))
     words = f"engine=deployment {given}".strip()
-    return REAL_THING.format(experiment=experiment, words=words, overrides=json.dumps(words), given=given)
+    return COMMANDS.format(experiment=experiment, words=words, overrides=json.dumps(words), given=given)
 
 
-REAL_THING = """
+COMMANDS = """
 The same over real machines. The server, once, with a certificate for its name from an authority that the sites know:
   flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
       --enable-supernode-auth --disable-runtime-dependency-installation --host 0.0.0.0 --port 8000

@@ -35,7 +35,7 @@ from .simulation import check_cluster, simulated
 from .superlink import PrivateSuperLink
 
 PATHS = ("data.path", "federation.partition_file", "cache_dir", "encoder.checkpoint")
-ELSEWHERE = ("run_dir=", "sweep_dir=", "resume=")  # where a run is kept: told anew when it is resumed
+ELSEWHERE = ("run_dir=", "sweep_dir=", "resume=")  # where a run goes: set anew when it is resumed
 POLL_SECONDS, STATUS_SECONDS = 0.2, 4.0
 OnRound = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
@@ -188,12 +188,12 @@ def run_on_flower(job: Job, superlink: PrivateSuperLink, on_round: OnRound, on_n
         lines = _follow(job.run_dir / "rounds.jsonl", lines, lambda line: on_round(json.loads(line)))
         ended = (job.run_dir / "summary.json").exists()
         if ended or time.monotonic() > due:
-            asked = time.monotonic()
+            began = time.monotonic()
             status, details = superlink.status(run_id)
             if status.startswith("finished"):
                 break
-            took = time.monotonic() - asked  # `flwr` works that long on a core, which the run needs too
-            due = asked + took + max(STATUS_SECONDS, 4 * took)
+            took = time.monotonic() - began  # `flwr` works that long on a core, which the run needs too
+            due = began + took + max(STATUS_SECONDS, 4 * took)
         if not superlink.alive():
             raise FedgeoError(f"the SuperLink died: {superlink.log_tail()}")
     _follow(job.run_dir / "rounds.jsonl", lines, lambda line: on_round(json.loads(line)))
@@ -216,7 +216,7 @@ def gpus(config: Config) -> int:
 def nodes(config: Config) -> int:
     """How many simulated nodes host the clients: one a core, or as ``federation.clients_per_node`` says.
 
-    Clients that are trained side by side are on one node, whatever is asked for.
+    Clients that are trained side by side are on one node, whatever the configuration says.
     """
     clients = len(experiment(config).dataset)
     chunk = together(config, clients)

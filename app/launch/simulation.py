@@ -48,5 +48,5 @@ def simulated(nodes: int, gpus: int = 0) -> tuple[str, ...]:
     Ray hides the GPUs from a node that asks for none.
     """
     share = min(1.0, gpus * 1000 // nodes / 1000)
-    asked = f" client-resources-num-gpus={share:g}" if gpus else ""
-    return "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1{asked}"
+    resources = f" client-resources-num-gpus={share:g}" if gpus else ""
+    return "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1{resources}"

@@ -110,7 +110,7 @@ def arms(runs: Iterable[Run]) -> list[Arm]:
     for run in runs:
         if run.completed:
             groups.setdefault(identity(run.config, without=("seed",)), {})[run.seed] = run
-    keys = telling(list(groups.values()))
+    keys = distinguishing_keys(list(groups.values()))
     made = [
         Arm(tuple(by_seed[seed] for seed in sorted(by_seed)), {key: _first(by_seed).flat.get(key) for key in keys})
         for by_seed in groups.values()
@@ -119,19 +119,19 @@ def arms(runs: Iterable[Run]) -> list[Arm]:
     return sorted(made, key=lambda arm: [orders[key].index(show(arm.choices[key])) for key in keys])
 
 
-def telling(groups: Sequence[dict[int, Run]]) -> list[str]:
+def distinguishing_keys(groups: Sequence[dict[int, Run]]) -> list[str]:
     """The fewest keys, the familiar ones first, by which all groups differ."""
     flats = [_first(group).flat for group in groups]
     every = {key for flat in flats for key in flat if key.split(".")[0] not in (*PLACES, "seed")}
     varied = [key for key in every if len({show(flat.get(key)) for flat in flats}) > 1]
     order = sorted(varied, key=lambda key: (FIRST.index(key) if key in FIRST else len(FIRST), key))
     chosen: list[str] = []
-    told: list[tuple[str, ...]] = [() for _ in flats]
+    apart: list[tuple[str, ...]] = [() for _ in flats]
     for key in order:
-        further = [(*so_far, show(flat.get(key))) for so_far, flat in zip(told, flats, strict=True)]
-        if len(set(further)) > len(set(told)):
+        further = [(*so_far, show(flat.get(key))) for so_far, flat in zip(apart, flats, strict=True)]
+        if len(set(further)) > len(set(apart)):
             chosen.append(key)
-            told = further
+            apart = further
     return chosen
 
 

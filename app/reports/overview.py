@@ -16,7 +16,7 @@ NAMES = ("results", "pairs", "costs", "papers", "runs")
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """The runs below ``root``, which paths are told from. against: the value that others are compared with."""
+    """The runs below ``root``, which paths are relative to. against: the value that others are compared with."""
 
     root: Path
     runs: Sequence[Run]
@@ -49,10 +49,10 @@ class Overview:
             "costs": [self.costs()],
             "runs": [self.every()],
         }
-        told = [table for key, tables in made.items() if name in (None, key) for table in tables if table.rows]
-        if not told:
+        filled = [table for key, tables in made.items() if name in (None, key) for table in tables if table.rows]
+        if not filled:
             raise FedgeoError(f"{self.root}: no run has anything for the table {name}; the table runs lists them")
-        return told
+        return filled
 
     def for_programs(self, name: str) -> Table:
         """One table, where results and papers name the run directories behind each line."""

@@ -21,7 +21,7 @@ FREE = (
     *("federation.clients_per_node", "federation.max_failures", "federation.deadline", "federation.hello_deadline"),
     "federation.ray_address",
 )
-TOLD = 6  # settings that differ, at most so many are named
+NAMED = 6  # settings that differ, at most so many are named
 ALIASES = {"caltech": ("caltech", "caltech10")}
 
 
@@ -42,9 +42,9 @@ class Found:
         number = self.spot.number
         if number is None or self.differs:
             return None
-        told = number if isinstance(number, Spread) else Spread(number, None, 1)
+        printed = number if isinstance(number, Spread) else Spread(number, None, 1)
         unit = 100 if self.layout.percent else 1
-        return Spread(told.mean / unit, None if told.std is None else told.std / unit, told.n)
+        return Spread(printed.mean / unit, None if printed.std is None else printed.std / unit, printed.n)
 
 
 def reproduced(arms: Sequence[Arm]) -> list[tuple[Layout, list[Found]]]:
@@ -55,7 +55,7 @@ def reproduced(arms: Sequence[Arm]) -> list[tuple[Layout, list[Found]]]:
 
 def _find(layout: Layout, spot: Spot, arms: Sequence[Arm]) -> Found | None:
     """The arm that belongs in the cell: of several, the one whose settings are nearest to the paper's."""
-    fitting = [arm for arm in arms if all(_told(arm.runs[0], key) == value for key, value in spot.known_by.items())]
+    fitting = [arm for arm in arms if all(_setting(arm.runs[0], key) == value for key, value in spot.known_by.items())]
     best: tuple[Arm, Spread, dict[str, tuple[str, str]]] | None = None
     for arm in fitting:
         ours = spread([value for run in arm.runs if (value := figure(run, spot.figure)) is not None])
@@ -67,10 +67,10 @@ def _find(layout: Layout, spot: Spot, arms: Sequence[Arm]) -> Found | None:
     return None if best is None else Found(layout, spot, *best, others=len(fitting) - 1)
 
 
-def _told(run: Run, key: str) -> str:
+def _setting(run: Run, key: str) -> str:
     """A setting of a run as a cell asks for it; a preset for half participation is its whole one otherwise."""
-    said = show(run.flat.get(key, ""))
-    return said.removesuffix("_half") if key == "experiment" else said
+    text = show(run.flat.get(key, ""))
+    return text.removesuffix("_half") if key == "experiment" else text
 
 
 def figure(run: Run, name: str) -> float | None:
@@ -82,8 +82,8 @@ def figure(run: Run, name: str) -> float | None:
     if name == "sample_std_over_domains":
         return float(np.std(list(by_domain.values()), ddof=1)) if len(by_domain) > 1 else None
     if name == "seconds":
-        told = [line["seconds"] for line in run.rounds if line.get("seconds") is not None]
-        return float(np.mean(told)) if told else None
+        seconds = [line["seconds"] for line in run.rounds if line.get("seconds") is not None]
+        return float(np.mean(seconds)) if seconds else None
     return run.figure(name)
 
 
@@ -152,11 +152,11 @@ def _notes(layout: Layout, found: Sequence[Found]) -> tuple[str, ...]:
     """Why the paper's number is missing, what was chosen among several arms, and what the layout says itself."""
     notes = [layout.note] if layout.note else []
     if apart := [cell for cell in found if cell.differs and cell.spot.number is not None]:
-        told: dict[str, tuple[str, str]] = {}
+        differing: dict[str, tuple[str, str]] = {}
         for cell in apart:
-            told |= {key: pair for key, pair in cell.differs.items() if key not in told}
-        words = [f"{key} {ours} (the paper's: {theirs})" for key, (ours, theirs) in list(told.items())[:TOLD]]
-        more = f", and {len(told) - TOLD} more" if len(told) > TOLD else ""
+            differing |= {key: pair for key, pair in cell.differs.items() if key not in differing}
+        words = [f"{key} {ours} (the paper's: {theirs})" for key, (ours, theirs) in list(differing.items())[:NAMED]]
+        more = f", and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
         count = "no cell" if len(apart) == len(found) else f"{len(found) - len(apart)} of {len(found)} cells"
         notes.append(f"The paper's number stands beside {count}: settings differ: {', '.join(words)}{more}.")
     if any(cell.others for cell in found):

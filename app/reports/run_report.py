@@ -35,7 +35,7 @@ def write(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     if summary["by_domain"]:
         rows = tuple((name, percent(value)) for name, value in summary["by_domain"].items())
         parts.append(as_html(Table("By domain", ("domain", "accuracy"), rows)))
-    parts += heard(summary.get("privacy"))
+    parts += privacy_section(summary.get("privacy"))
     parts += [picture(run_dir / "figures" / name, caption) for name, caption in FIGURES.items()]
     for name, caption in (("config.yaml", "Configuration"), ("versions.json", "Versions")):
         parts.append(folded(caption, f"<pre>{html.escape((run_dir / name).read_text())}</pre>"))
@@ -44,8 +44,8 @@ def write(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     return target
 
 
-def heard(privacy: Mapping[str, Any] | None) -> list[str]:
-    """What the policies let be heard of the clients' samples, and what was left out; nothing where it is not known."""
+def privacy_section(privacy: Mapping[str, Any] | None) -> list[str]:
+    """What the policies let clients report of their samples, and what was left out; nothing where it is not known."""
     if privacy is None:
         return []
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in privacy["left_out"])
@@ -60,15 +60,15 @@ def result_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         (f"{metric}, final", percent(summary["final"])),
         (best, percent(summary["best"])),
-        ("rounds", told(summary["rounds"])),
+        ("rounds", formatted(summary["rounds"])),
         ("seed", str(summary["seed"])),
-        ("parameters", told(summary["parameters"])),
-        ("samples added by the augmentation", told(summary["added_samples"])),
-        ("root mean square of the perturbation", told(summary["perturbation_rms"], ".4f")),
-        ("seconds", told(summary["seconds"], ".1f")),
-        ("megabytes up", told(summary["bytes_up"], ".2f", 1e-6)),
-        ("megabytes down", told(summary["bytes_down"], ".2f", 1e-6)),
-        ("peak memory of the largest process, MB", told(summary["peak_memory_mb"], ".0f")),
+        ("parameters", formatted(summary["parameters"])),
+        ("samples added by the augmentation", formatted(summary["added_samples"])),
+        ("root mean square of the perturbation", formatted(summary["perturbation_rms"], ".4f")),
+        ("seconds", formatted(summary["seconds"], ".1f")),
+        ("megabytes up", formatted(summary["bytes_up"], ".2f", 1e-6)),
+        ("megabytes down", formatted(summary["bytes_down"], ".2f", 1e-6)),
+        ("peak memory of the largest process, MB", formatted(summary["peak_memory_mb"], ".0f")),
     ]
 
 
@@ -77,6 +77,6 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-def told(value: float | None, form: str = ",", factor: float = 1) -> str:
+def formatted(value: float | None, form: str = ",", factor: float = 1) -> str:
     """A number in a format; a dash where there is none."""
     return "-" if value is None else format(value if factor == 1 else factor * value, form)

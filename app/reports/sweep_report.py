@@ -90,9 +90,9 @@ def _domains(overview: Overview, drawn: Path) -> str:
     for group, arms in _groups(overview.arms):
         bars = {}
         for arm in arms:
-            told = [run.summary.get("by_domain") or {} for run in arm.runs]
-            shared = [name for name in told[0] if all(name in each for each in told)]
-            bars[arm.label] = {name: [each[name] for each in told] for name in shared}
+            by_domain = [run.summary.get("by_domain") or {} for run in arm.runs]
+            shared = [name for name in by_domain[0] if all(name in each for each in by_domain)]
+            bars[arm.label] = {name: [each[name] for each in by_domain] for name in shared}
         if max(map(len, bars.values()), default=0) > 1:
             figures.domain_bars(bars, drawn / "domains.png")
             caption = "Accuracy by domain: mean over seeds, and one standard deviation"
@@ -101,10 +101,10 @@ def _domains(overview: Overview, drawn: Path) -> str:
 
 
 def _differences(overview: Overview, drawn: Path) -> str:
-    told = overview.differences().rows
+    table = overview.differences().rows
     rows = [
         (f"{row[0]} ({row[1]})" if row[1] != "-" else str(row[0]), pair.mean, pair.half_width)
-        for row, pair in zip(told, overview.pairs, strict=True)
+        for row, pair in zip(table, overview.pairs, strict=True)
     ]
     figures.differences(rows, drawn / "differences.png", overview.metric)
     return picture(drawn / "differences.png", "The same differences with their intervals; at 0 there is none")
@@ -135,12 +135,12 @@ def _confusions(overview: Overview, drawn: Path) -> str:
     """The confusion of each arm's final models, summed over seeds."""
     folds = []
     for arm in overview.arms:
-        kept = [told for run in arm.runs if isinstance(told := run.kept("confusion.json"), dict)]
-        if not kept or any(told["classes"] != kept[0]["classes"] for told in kept):
+        found = [read for run in arm.runs if isinstance(read := run.read_json("confusion.json"), dict)]
+        if not found or any(each["classes"] != found[0]["classes"] for each in found):
             continue
-        total = np.sum([told["counts"] for told in kept], axis=0)
-        figures.confusion(total, kept[0]["classes"], drawn / "confusion.png")
-        caption = f"Confusion of the final models of {len(kept)} seeds, summed"
+        total = np.sum([each["counts"] for each in found], axis=0)
+        figures.confusion(total, found[0]["classes"], drawn / "confusion.png")
+        caption = f"Confusion of the final models of {len(found)} seeds, summed"
         folds.append(folded(f"Confusion: {arm.label}", picture(drawn / "confusion.png", caption)))
     return f"<h2>Confusion</h2>{''.join(folds)}" if folds else ""
 

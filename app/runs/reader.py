@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from ..common.errors import FedgeoError
 
-PLACES = ("run_dir", "sweep_dir", "cache_dir", "tracking", "resume")  # where things are kept: they change no result
+PLACES = ("run_dir", "sweep_dir", "cache_dir", "tracking", "resume")  # where files go: they change no result
 OUTDATED = "outdated"  # the folder of a sweep for runs of an earlier version of the code
 COMPLETED, FAILED, UNFINISHED, DAMAGED = "completed", "failed", "unfinished", "damaged"
 
@@ -73,13 +73,13 @@ class Run:
         value = self.summary.get(key)
         return float(value) if isinstance(value, int | float) else None
 
-    def kept(self, name: str) -> Any:
+    def read_json(self, name: str) -> Any:
         """What one of the directory's JSON files holds; None where it is missing or damaged."""
         return _json(self.path / name)
 
 
 def identity(config: Mapping[str, Any], without: Iterable[str] = ()) -> str:
-    """What two runs of the same configuration have in common, as a hash: all of it but where things are kept.
+    """What two runs of the same configuration have in common, as a hash: all of it but where files go.
 
     without: further top-level keys that do not count, such as the seed.
     """

@@ -90,7 +90,7 @@ def completed(run_dir: Path) -> bool:
 def rewind(run_dir: Path, number: int) -> list[dict[str, Any]]:
     """Take the directory back to where it stood after round ``number``, and return the lines of its rounds.
 
-    A torn last line and the lines of later rounds are dropped, and so is what was said of the run's end.
+    A torn last line and the lines of later rounds are dropped, and so are the files of the run's end.
     """
     for name in ("summary.json", "report.html"):
         (run_dir / name).unlink(missing_ok=True)
@@ -106,8 +106,8 @@ def rewind(run_dir: Path, number: int) -> list[dict[str, Any]]:
         rows.append(row)
     if [row["round"] for row in rows] != list(range(1, number + 1)):
         raise FedgeoError(f"{path}: the lines of rounds 1 to {number} are not all there: the run cannot be continued")
-    kept = "".join(json.dumps(row) + "\n" for row in rows)
-    write_atomic(path, kept.encode(), durable=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomic(path, lines.encode(), durable=True)
     return rows
 
 

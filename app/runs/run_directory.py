@@ -40,7 +40,7 @@ class RunDirectory:
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.earlier_seconds = self.earlier_cpu_seconds = 0.0  # that the run took before it was broken off
         self.checkpoint: Checkpoint | None = None
-        self.stateless = False  # resumed without what its simulated clients kept
+        self.stateless = False  # resumed without the state of its simulated clients
         if config.resume is None:
             check_new(path)
             (path / "figures").mkdir(parents=True)
@@ -145,7 +145,7 @@ class RunDirectory:
 
 
 def _move_state(before: Origin, state: Path | None) -> None:
-    """What simulated nodes kept outside of the run directory, as with plain ``flwr run``, goes on in ``state``."""
+    """The state of simulated nodes outside of the run directory, as with plain ``flwr run``, goes on in ``state``."""
     if state is not None and not state.exists() and before.state and Path(before.state).is_dir():
         shutil.move(before.state, state)
 

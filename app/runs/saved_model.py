@@ -38,7 +38,7 @@ def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedD
         }
     elif config.data.name == "features":  # who made them is not known here
         described["encoder"] = {"name": "features", "normalise": config.encoder.normalise}
-    else:  # where its weights lie is another machine's affair
+    else:  # the path of its weights is of this machine only
         described["encoder"] = config.encoder.model_dump(exclude={"checkpoint"})
     if config.model.kind == "eegnet":
         described["batch_norm"] = BATCH_NORM

@@ -44,9 +44,9 @@ class Checkpoints(Callback):
         Raises FedgeoError where the clients' share of the state is lost.
         """
         weights = checkpoint.group("weights")
-        if self.results.stateless and checkpoint.round and clients_keep_state(experiment, weights):
+        if self.results.stateless and checkpoint.round and clients_have_state(experiment, weights):
             raise FedgeoError(
-                f"resume={self.results.path}: what its clients kept for method={experiment.config.method.name} is "
+                f"resume={self.results.path}: the state of its clients for method={experiment.config.method.name} is "
                 "gone, as it is once a run is complete: only a run that was broken off can be continued"
             )
         self.strategy.restore(checkpoint)
@@ -56,7 +56,7 @@ class Checkpoints(Callback):
         return weights
 
 
-def clients_keep_state(experiment: Experiment, weights: Weights) -> bool:
+def clients_have_state(experiment: Experiment, weights: Weights) -> bool:
     """Whether a client's next round depends on more than what it is sent."""
     algorithm = experiment.algorithm
     return bool(

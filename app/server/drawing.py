@@ -32,12 +32,12 @@ class Drawing(Callback):
     def on_start(self, weights: Weights, traffic: Traffic) -> None:
         if self.results.checkpoint is not None:
             return  # a resumed run has them
-        hello = self.strategy.hello
-        assert hello is not None
-        names = [f"{domain or 'client'} {k}" for k, domain in zip(hello.clients, hello.domains, strict=True)]
-        figures.label_distribution(hello.counts, hello.classes, self.folder / "label_distribution.png", names)
+        handshake = self.strategy.hello
+        assert handshake is not None
+        names = [f"{domain or 'client'} {k}" for k, domain in zip(handshake.clients, handshake.domains, strict=True)]
+        figures.label_distribution(handshake.counts, handshake.classes, self.folder / "label_distribution.png", names)
         if isinstance(self.strategy, AugmentedStrategy):
-            self.results.write_json("augmentation.json", self.strategy.record(hello))
+            self.results.write_json("augmentation.json", self.strategy.record(handshake))
             if self.strategy.similarities:
                 self.draw_similarities(self.strategy.similarities, self.folder / "similarity.png")
 

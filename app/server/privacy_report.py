@@ -1,4 +1,4 @@
-"""What a run's policies let be heard, and what was left out for them, in words for the summary and the report."""
+"""What a run's privacy policies let clients report, and what they leave out, for the summary and report."""
 
 from itertools import compress
 from typing import Any
@@ -7,31 +7,31 @@ from ..config.privacy import smallest_reported
 from ..strategies.base import FedgeoStrategy
 
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
-HONEST = (
-    "Scores are over the test samples that may be told of: of each class at each client the multiple of {step} below "
+SCORED_SAMPLES = (
+    "Scores are over the test samples that may be reported: of each class at each client the multiple of {step} below "
     "what it holds, none of fewer than {bound}, the same ones in every round."
 )
 
 
 def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
-    """The strictest of the clients' policies, what it means, and what was left out; None before they were heard.
+    """The strictest of the clients' policies, what it means, and what was left out; None before the handshake.
 
     Nothing here says how many samples of a class that is left out a client has, or that it has any.
     """
     if strategy is None or strategy.hello is None:
         return None
-    hello, names = strategy.hello, strategy.sites
-    privacy, bound = hello.privacy, smallest_reported(hello.privacy)
+    handshake, names = strategy.hello, strategy.sites
+    privacy, bound = handshake.privacy, smallest_reported(handshake.privacy)
     meaning = []
     if bound == privacy.min_total == 1:
         meaning.append(NO_BOUND)
     if bound > 1:
         meaning.append(f"A class with fewer than {bound} training samples at a client is left out, of training too.")
         if not strategy.central:
-            meaning.append(HONEST.format(step=privacy.round_counts, bound=bound))
-    left_out = [f"client {k}: fewer than {bound} samples of every class: it takes no part" for k in hello.silent]
-    for client, counts, own in zip(hello.clients, hello.counts, hello.bounds, strict=True):
-        if own > 1 and (missing := ", ".join(compress(hello.classes, counts == 0))):
+            meaning.append(SCORED_SAMPLES.format(step=privacy.round_counts, bound=bound))
+    left_out = [f"client {k}: fewer than {bound} samples of every class: it takes no part" for k in handshake.silent]
+    for client, counts, own in zip(handshake.clients, handshake.counts, handshake.bounds, strict=True):
+        if own > 1 and (missing := ", ".join(compress(handshake.classes, counts == 0))):
             who = f"site {names[client]}" if client in names else f"client {client}"
             left_out.append(f"{who}: fewer than {own} training samples, or none, left out: {missing}")
     left_out += [

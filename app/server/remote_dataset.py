@@ -1,4 +1,4 @@
-"""What the server knows of a deployment's sites: what they said in their hello, and none of their samples."""
+"""What the server knows of a deployment's sites: what their handshake says, and none of their samples."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ..strategies.handshake import Handshake
 class RemoteDataset:
     """The data set of the server in a deployment; client k's domain is ``domains[k]``.
 
-    names: each client's site. facts: what all of them have alike. counts: samples of each class that each site told.
+    names: each client's site. facts: what all of them have alike. counts: each site's reported samples by class.
     """
 
     classes: tuple[str, ...]
@@ -58,14 +58,14 @@ class RemoteDataset:
         return json.dumps({"classes": list(self.classes), "sites": sites}) + "\n"
 
 
-def remote_dataset(hello: Handshake, names: Mapping[int, str]) -> RemoteDataset:
-    """What the sites said. names: of all clients, also of those that did not answer."""
-    told = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
-    missing = (None, [0] * len(hello.classes))
+def remote_dataset(handshake: Handshake, names: Mapping[int, str]) -> RemoteDataset:
+    """What the sites reported. names: of all clients, also of those that did not answer."""
+    reported = dict(zip(handshake.clients, zip(handshake.domains, handshake.counts.tolist(), strict=True), strict=True))
+    missing = (None, [0] * len(handshake.classes))
     return RemoteDataset(
-        hello.classes,
-        tuple(told.get(client, missing)[0] or name for client, name in sorted(names.items())),
+        handshake.classes,
+        tuple(reported.get(client, missing)[0] or name for client, name in sorted(names.items())),
         tuple(name for _, name in sorted(names.items())),
-        hello.facts,
-        tuple(told.get(client, missing)[1] for client in sorted(names)),
+        handshake.facts,
+        tuple(reported.get(client, missing)[1] for client in sorted(names)),
     )

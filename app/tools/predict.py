@@ -79,9 +79,9 @@ def load_model(path: Path) -> Trained:
         raise FedgeoError(f"{path}: no such file: give a run's model-best.safetensors or model-final.safetensors")
     try:
         with safe_open(path, "pt") as file:
-            said = (file.metadata() or {}).get("fedgeo")
+            text = (file.metadata() or {}).get("fedgeo")
         weights = load_file(path)
-        described = json.loads(said) if said else None
+        described = json.loads(text) if text else None
     except (SafetensorError, OSError, ValueError) as error:
         raise FedgeoError(f"{path}: not a readable safetensors file ({error})") from None
     if not isinstance(described, dict) or not {"classes", "model", "facts"} <= described.keys():

@@ -48,10 +48,10 @@ def predict_recordings(
     names, parts, notes = [], [], []
     for trials in subjects:
         _check_trials(trained, trials)
-        x, said = _inputs(trained, trials)
+        x, found = _inputs(trained, trials)
         parts.append(classify(trained, x))
         names += _names(trials)
-        notes += [f"subject {trials.subject}: {words}" for words in said]
+        notes += [f"subject {trials.subject}: {words}" for words in found]
     return Predictions(tuple(names), np.concatenate(parts), trained.classes, tuple(notes))
 
 
@@ -135,8 +135,8 @@ def _inputs(trained: Trained, trials: Trials) -> tuple[np.ndarray, list[str]]:
             f"subject {trials.subject}: one trial, and {trained.path.name} reads trials recentred by their subject's "
             "mean: give all trials of the session together"
         )
-    said = f"recentred by the mean of its own {len(trials)} trials, without labels{shaky}"
-    return covariances.recentre(found), [said]
+    note = f"recentred by the mean of its own {len(trials)} trials, without labels{shaky}"
+    return covariances.recentre(found), [note]
 
 
 def _names(trials: Trials) -> list[str]:

@@ -80,16 +80,16 @@ def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData)
     absent = [f"{name} ({text})" for name, text in (data.events or {}).items() if text not in marks]
     if absent and not data.labels_csv:
         found.warnings.append(f"no annotation of class {', '.join(absent)}: is data.events spelt as they are?")
-    kept, headers = zip(*opened, strict=True)
+    readable, headers = zip(*opened, strict=True)
     try:
-        channels = agree_channels(kept, headers, data.channels)
-        agree_rates(kept, headers, data.resample)
+        channels = agree_channels(readable, headers, data.channels)
+        agree_rates(readable, headers, data.resample)
     except FedgeoError as error:
         found.faults.append(str(error))
         channels = headers[0].channels
     found.details |= {
-        "recordings": len(kept),
-        "subjects": len({recording.subject for recording in kept}),
+        "recordings": len(readable),
+        "subjects": len({recording.subject for recording in readable}),
         "channels": f"{len(channels)}: {', '.join(channels)}",
         "sampling rate": ", ".join(f"{rate:g} Hz" for rate in sorted({head.rate for head in headers})),
         "annotations": ", ".join(f"{text} ({n})" for text, n in sorted(marks.items())) or "none",

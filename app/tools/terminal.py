@@ -109,7 +109,7 @@ class Progress:
         )
         self.all = self.bars.add_task("runs", total=total, score="") if total > 1 else None
         self.tasks: dict[Job, Any] = {}
-        self.told = time.monotonic()
+        self.printed = time.monotonic()
 
     def __enter__(self) -> "Progress":
         self.bars.start()
@@ -128,8 +128,8 @@ class Progress:
             self._now_and_then(f"{_name(job)}: {text}")
 
     def _now_and_then(self, text: str) -> None:
-        if time.monotonic() - self.told > LINE_SECONDS:
-            self.told = time.monotonic()
+        if time.monotonic() - self.printed > LINE_SECONDS:
+            self.printed = time.monotonic()
             self.note(text)
 
     def begin(self, job: Job) -> None:
@@ -145,7 +145,7 @@ class Progress:
         self.bars.update(self.tasks[job], completed=row["round"], score=score)
         if self.bars.disable:
             if self.total == 1 and row["round"] == job.rounds:
-                self.told = 0.0
+                self.printed = 0.0
             self._now_and_then(f"{_name(job)}: round {row['round']}/{job.rounds}  {score}")
 
     def end(self, outcome: Outcome) -> None:
@@ -159,10 +159,10 @@ class Progress:
         self.bars.remove_task(self.tasks.pop(outcome.job))
         assert self.all is not None
         self.bars.update(self.all, completed=self.ended)
-        said = f"failed: {outcome.error}"
+        result = f"failed: {outcome.error}"
         if outcome.summary is not None:
-            said = f"{outcome.summary['metric']} {outcome.summary['final']:.4f}, {outcome.summary['seconds']:.1f} s"
-        self.note(f"[{self.ended}/{self.total}] {_name(outcome.job)}: {said}")
+            result = f"{outcome.summary['metric']} {outcome.summary['final']:.4f}, {outcome.summary['seconds']:.1f} s"
+        self.note(f"[{self.ended}/{self.total}] {_name(outcome.job)}: {result}")
 
 
 def _name(job: Job) -> str:
@@ -177,7 +177,7 @@ class Encoding:
         columns = (TextColumn("encoding"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.bars = Bars(*columns, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bars.add_task("encoding", total=None)
-        self.told = time.monotonic()
+        self.printed = time.monotonic()
 
     def __enter__(self) -> "Encoding":
         self.bars.start()
@@ -189,8 +189,8 @@ class Encoding:
     def __call__(self, done: int, total: int) -> None:
         self.bars.update(self.task, completed=done, total=total)
         now = time.monotonic()
-        if self.bars.disable and now - self.told > LINE_SECONDS:
-            self.told = now
+        if self.bars.disable and now - self.printed > LINE_SECONDS:
+            self.printed = now
             self.console.print(f"encoded {done} of {total} images", markup=False, highlight=False)
 
 

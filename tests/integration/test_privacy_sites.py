@@ -179,7 +179,7 @@ def test_what_was_left_out_is_told_without_how_much(tmp_path: Path) -> None:
         "site paris: fewer than 10 training samples, or none, left out: dog",
         "class hare: fewer than 50 in all: nothing of it is sent to all",
     ]
-    assert any("Scores are over the test samples that may be told of" in text for text in said["meaning"])
+    assert any("Scores are over the test samples that may be reported" in text for text in said["meaning"])
     page = (tmp_path / "run" / "report.html").read_text()
     assert all(text in page for text in said["left_out"]) and "privacy=site" in page
 

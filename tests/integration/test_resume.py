@@ -179,7 +179,7 @@ def test_a_run_can_be_given_more_rounds(tmp_path: Path) -> None:
 
 def test_a_complete_run_whose_clients_kept_something_cannot_go_on(whole: Path) -> None:
     before = (whole / "rounds.jsonl").read_bytes()
-    with pytest.raises(FedgeoError, match="what its clients kept for method=scaffold is gone"):
+    with pytest.raises(FedgeoError, match="the state of its clients for method=scaffold is gone"):
         resume(whole, "federation.rounds=6")
     assert (whole / "rounds.jsonl").read_bytes() == before
 

@@ -43,7 +43,7 @@ class EegDataset:
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """Each subject is a domain, so that scores are told by subject."""
+        """Each subject is a domain, so that there are scores by subject."""
         return tuple(trials.subject for trials in self.trials)
 
     @property
@@ -181,10 +181,10 @@ def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
     held = np.bincount(np.concatenate([t.labels for t in subjects]), minlength=len(subjects[0].classes))
     for name, trials in zip(subjects[0].classes, held, strict=True):
         if not trials:
-            told = (data.events or {}).get(name, name)
+            annotation = (data.events or {}).get(name, name)
             raise FedgeoError(
-                f"data.events: no recording has a trial of class {name} ({told}): correct its annotation, or leave the "
-                "class out (scripts/check_site.py DIR lists the annotations there are)"
+                f"data.events: no recording has a trial of class {name} ({annotation}): correct its annotation, or leave "
+                "the class out (scripts/check_site.py DIR lists the annotations there are)"
             )
 
 

@@ -198,7 +198,7 @@ def cut_subject(recordings: Sequence[Recording], processing: Processing, channel
 
 
 def _gather(by_recording: Sequence[tuple[str, list[str]]]) -> list[str]:
-    """Notes with the recordings they are about; one that all recordings share is told once."""
+    """Notes with the recordings they are about; one that all recordings share comes once."""
     shared = [note for note in by_recording[0][1] if all(note in notes for _, notes in by_recording)]
     if len(by_recording) == 1:
         shared = []

@@ -40,12 +40,12 @@ OWN = {  # what data.path must be for the user's own data
     "image_folder": "a folder with one folder of images a class",
     "domain_folder": "a folder with one folder a domain, and in it one of images a class",
 }
-TELL_SECONDS = 5.0  # between two lines about the progress of encoding
+LOG_SECONDS = 5.0  # between two lines about the progress of encoding
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A source, its split and its partition: the data set of images. Rows are embedded when they are asked for."""
+    """A source, its split and its partition: the data set of images. Rows are embedded when they are needed."""
 
     config: Config
     source: Source
@@ -92,19 +92,19 @@ class ImageDataset:
 
     def facts(self, client: int) -> dict[str, Any]:
         """What all clients must have alike. The client's images are encoded by the way: it is its first message."""
-        said: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "dimension": int(self.train(client).x.shape[1]),
             "normalisation": self.config.encoder.normalise,
         }
         if self.source.images is not None:
-            said["encoder"] = encoder(self.config).fingerprint
-        return said
+            facts["encoder"] = encoder(self.config).fingerprint
+        return facts
 
     def partition_json(self) -> str:
         return partition_file.to_json(self.partition, self.source, self.split)
 
     def samples(self, rows: np.ndarray, whose: str) -> Samples:
-        """The samples of these rows of the source. ``whose`` they are is told while they are encoded."""
+        """The samples of these rows of the source. ``whose`` they are is logged while they are encoded."""
         return Samples(self.features(rows, whose), self.source.labels[rows], self.source.domain[rows])
 
     def features(self, rows: np.ndarray, whose: str = "samples") -> np.ndarray:
@@ -121,15 +121,15 @@ class EncodingProgress:
 
     def __init__(self, whose: str) -> None:
         self.whose = whose
-        self.told = time.monotonic()
+        self.logged = time.monotonic()
         self.begun = False
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if done == total and not self.begun:
             return
-        if not self.begun or done == total or now - self.told > TELL_SECONDS:
-            self.begun, self.told = True, now
+        if not self.begun or done == total or now - self.logged > LOG_SECONDS:
+            self.begun, self.logged = True, now
             log.info("encoding %s: %d of %d images", self.whose, done, total)
 
 
