@@ -20,7 +20,8 @@ class PolicyView(DatasetWrapper):
     """A data set without the classes of which a client has too few training samples.
 
     Of the test and validation samples of a class and domain that a client holds, as many are scored as are reported:
-    the same ones in every round, drawn from ``seed``, and none of too few. So the reported counts are true ones. Those that the server holds are not anybody's.
+    the same ones in every round, drawn from ``seed``, and none of too few. So the reported counts are true ones.
+    Those that the server holds are not anybody's.
     """
 
     privacy: Privacy

@@ -183,8 +183,8 @@ def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
         if not trials:
             annotation = (data.events or {}).get(name, name)
             raise FedgeoError(
-                f"data.events: no recording has a trial of class {name} ({annotation}): correct its annotation, or leave "
-                "the class out (scripts/check_site.py DIR lists the annotations there are)"
+                f"data.events: no recording has a trial of class {name} ({annotation}): correct its annotation, or "
+                "leave the class out (scripts/check_site.py DIR lists the annotations there are)"
             )
 
 
