@@ -21,10 +21,10 @@ from ..augmentation.base import Client, packed
 from ..common.code import code_hash
 from ..common.device import choose_device
 from ..common.errors import describe
-from ..common.seeds import INITIAL, SHUFFLE, generator
+from ..common.seeds import SHUFFLE, generator
 from ..config.privacy import rounded, rounded_counts, rounded_sums
 from ..config.schema import Config
-from ..data.experiment import build_model
+from ..data.experiment import Experiment
 from ..data.federated_dataset import FederatedDataset, federated_dataset
 from ..data.policy_view import policy_view
 from ..geometry.class_statistics import gather
@@ -54,7 +54,8 @@ class Node:
         self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")
-        self.algorithm = local_algorithm(config)
+        self.experiment = Experiment(config, local_algorithm(config), self.dataset)
+        self.algorithm = self.experiment.algorithm
         self.together = together(config, len(whole_dataset))
         self.device = choose_device(config.device).type  # where linear heads are trained in cohorts
         self.augmentation = augmentation.load(config.augmentation)
@@ -228,13 +229,11 @@ class Node:
 
     def initial(self) -> Weights:
         """The weights that every client of the run starts from."""
-        model = self.model()
-        model.reset(generator(self.config.seed, INITIAL))
-        return model.export()
+        return self.experiment.initial()
 
     def model(self) -> Model:
         """A fresh model."""
-        return build_model(self.config, self.algorithm, self.dataset)
+        return self.experiment.model()
 
     @functools.cached_property
     def objective(self) -> Algorithm:

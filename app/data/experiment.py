@@ -26,7 +26,10 @@ class Experiment:
 
         Raises FedgeoError where it does not fit the data.
         """
-        return build_model(self.config, self.algorithm, self.dataset)
+        inputs, classes = self.dataset.inputs, len(self.dataset.classes)
+        if isinstance(self.algorithm, Fitted):
+            return self.algorithm.model(inputs["channels"], classes)
+        return build(self.config.model, inputs, classes, stiefel=self.algorithm.keeps_manifold)
 
     def initial(self) -> Weights:
         """The weights of a fresh model, a function of ``config.seed`` alone: the same on every node."""
@@ -42,11 +45,3 @@ def experiment(config: Config) -> Experiment:
     Raises FedgeoError for data or a method that cannot be had.
     """
     return Experiment(config, local_algorithm(config), federated_dataset(config))
-
-
-def build_model(config: Config, algorithm: Algorithm, dataset: FederatedDataset) -> Model:
-    """A fresh model: the method's own where it brings one, else of the configured kind."""
-    inputs, classes = dataset.inputs, len(dataset.classes)
-    if isinstance(algorithm, Fitted):
-        return algorithm.model(inputs["channels"], classes)
-    return build(config.model, inputs, classes, stiefel=algorithm.keeps_manifold)

@@ -10,10 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from app.algorithms.registry import local_algorithm
 from app.config.compose import load
 from app.data.eeg.dataset import EegDataset, eeg_dataset
-from app.data.experiment import build_model
+from app.data.experiment import experiment
 from app.data.federated_dataset import Samples
 from app.geometry.stiefel import distance_to_stiefel
 from app.models.eegnet import EEGNet
@@ -78,7 +77,7 @@ def test_saved_models_score_what_the_rounds_say(tmp_path: Path) -> None:
         run_in_process(tmp_path / method, *words)
         config = load(words)
         dataset = eeg_dataset(config)
-        model = build_model(config, local_algorithm(config), dataset)
+        model = experiment(config).model()
         model.load(tensors(tmp_path / method / "model-final.safetensors"))
         own = [dataset.held_out("test", k) for k in range(len(dataset))]
         x, y = np.concatenate([s.x for s in own]), np.concatenate([s.y for s in own])
