@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.training.compiled import Parameter, Step, descend
@@ -47,7 +47,6 @@ def by_numpy(
     return done, losses
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 30),
     st.integers(1, 40),
