@@ -30,10 +30,8 @@ LONGEST = ("test_kills", "test_deployment", "test_engines", "test_sweep", "test_
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, int]:
-        name = item.path.stem
-        return ORDER.index(item.path.relative_to(ROOT / "tests").parts[0]), LONGEST.index(
-            name
-        ) if name in LONGEST else len(LONGEST)
+        folder, name = item.path.relative_to(ROOT / "tests").parts[0], item.path.stem
+        return ORDER.index(folder), LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
     for item in items:
