@@ -1,12 +1,15 @@
 # make demo   GGEUR on handwritten digits through Flower's simulation, from nothing
 # make demo-eeg   FedSPDnet on simulated recordings: ProjAvg, RLAvg, FedAvg without projection, EEGNet
-# make test   lint, types and tests, as the continuous integration runs them
+# make check  lint, types and the unit tests: while you work, some three minutes
+# make test   lint, types and all tests, as the continuous integration runs them: some twelve minutes on two cores
 # make        the environment alone
 PYTHON ?= python3
 PY := .venv/bin/python
+WORKERS ?= 2
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: install demo demo-eeg test lint clean
+.PHONY: install demo demo-eeg check test lint clean
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml
@@ -32,8 +35,11 @@ lint: .venv/.dev
 	$(PY) -m mypy
 	$(PY) -m pytest -q tests/unit/test_import_order.py
 
+check: lint
+	$(PYTEST) tests/unit
+
 test: lint
-	$(PY) -m pytest
+	HYPOTHESIS_PROFILE=ci $(PYTEST)
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,8 @@
-"""What all tests share: one thread, and where the small real data lies."""
+"""What all tests share: one thread, how many examples a law is tried on, which worker does what, where data lies.
+
+Files stay whole, on one worker of pytest-xdist (`--dist loadgroup`), as their tests share fixtures; files marked with
+the same `xdist_group` stay together. What takes longest begins first.
+"""
 
 import os
 from pathlib import Path
@@ -8,9 +12,31 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
+# how long an example takes is a matter of the machine's load, and no fault
+for _profile, _examples in (("dev", 25), ("ci", 50)):
+    settings.register_profile(
+        _profile, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+ORDER = ("system", "integration", "unit")
+LONGEST = ("test_kills", "test_deployment", "test_engines", "test_sweep", "test_comparison", "test_resume")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> tuple[int, int]:
+        folder, name = item.path.relative_to(ROOT / "tests").parts[0], item.path.stem
+        return ORDER.index(folder), LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

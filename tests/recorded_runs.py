@@ -12,7 +12,7 @@ from app.grids.in_process import InProcessGrid
 from app.server.reply_validation import ReplyValidator
 from app.server.run import Server
 from tests.malformed import fresh
-from tests.running import draw_nothing, run_in_process
+from tests.running import run_in_process
 
 SMALL = ("federation.rounds=1", "training.epochs=1")
 RUNS = {
@@ -83,6 +83,5 @@ def _record(words: tuple[str, ...], folder: Path) -> Recorded:
         patch.setattr(Server, "__init__", init)
         patch.setattr(ReplyValidator, "check", checked)
         patch.setattr(InProcessGrid, "_call", called)
-        draw_nothing(patch)
         run_in_process(folder, *words)
     return kept[0]

@@ -1,6 +1,8 @@
 """Running an experiment in process, for tests."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,21 @@ def rounds(run_dir: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
+_OF_RUNS = ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap")
+_OF_SWEEPS = ("curves_compare", "differences", "against_bytes")
+_DRAWN = {name: getattr(figures, name) for name in (*_OF_RUNS, *_OF_SWEEPS)}
+
+
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """No figures: a test that asks nothing of them need not wait for them."""
-    for drawn in ("curves", "label_distribution", "confusion", "domain_bars", "similarity_heatmap"):
-        patch.setattr(figures, drawn, lambda *_: None)
+    for name in _DRAWN:
+        patch.setattr(figures, name, lambda *_: None)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Figures as users see them, where ``draw_nothing`` holds for all tests of a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, draw in _DRAWN.items():
+            patch.setattr(figures, name, draw)
+        yield

@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from app import messages
 from app.server.reply_validation import ReplyValidator
 from tests.malformed import fresh
-from tests.running import draw_nothing, run_in_process
+from tests.running import run_in_process
 
 Arrays = dict[str, np.ndarray]
 
@@ -47,7 +47,7 @@ def arrays_of(content: RecordDict) -> Arrays:
 
 
 def transcribe(patch: pytest.MonkeyPatch) -> Transcript:
-    """What is said from now on in this process. Figures are not drawn."""
+    """What is said from now on in this process."""
     said, check = Transcript(), ReplyValidator.check
 
     def checked(self: ReplyValidator, request: Message, reply: RecordDict) -> None:
@@ -58,7 +58,6 @@ def transcribe(patch: pytest.MonkeyPatch) -> Transcript:
         check(self, request, reply)
 
     patch.setattr(ReplyValidator, "check", checked)
-    draw_nothing(patch)
     return said
 
 

@@ -17,12 +17,15 @@ def differ() -> None:
     raise AssertionError("1 is not 2")
 
 
-def test_spdnet_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_spdnet_prints_one_object(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("spd_learn")
+    pairs = [benchmark.spdnet()[0], Pair("made up", lambda: nothing, lambda: nothing, nothing, memory=lambda: (1, 2))]
+    monkeypatch.setitem(benchmark.BENCHMARKS, "spdnet", lambda: pairs)
     assert benchmark.main(["spdnet", "--json", "--pairs", "5"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"name", "ours_s", "reference_s", "ratio", "ours_mb", "reference_mb", "setting"} <= set(found)
-    assert found["name"] == "spdnet" and found["ratio"] == min(s["ratio"] for s in found["settings"])
+    assert found["name"] == "spdnet" and len(found["settings"]) == 2
+    assert found["ratio"] == min(s["ratio"] for s in found["settings"])
     assert all(found[key] > 0 for key in ("ours_s", "reference_s", "ratio", "ours_mb", "reference_mb"))
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 from app.data.images import folders
 from scripts import embed
 from scripts import run as run_script
-from tests.running import rounds, run_in_process
+from tests.running import drawing, rounds, run_in_process
 
 CLASSES, DIMENSION = 3, 8
 
@@ -91,8 +91,8 @@ def test_step_1_alone_knows_no_other_site(embeddings: Path, tmp_path: Path) -> N
 
 
 def test_a_run_over_sites_tells_each_and_their_likeness(embeddings: Path, tmp_path: Path) -> None:
-    words = options(embeddings, "federation.partition=domain")
-    summary = run_in_process(tmp_path / "run", *words)
+    with drawing():
+        summary = run_in_process(tmp_path / "run", *options(embeddings, "federation.partition=domain"))
     lines = rounds(tmp_path / "run")
     last = {site: np.mean([line["accuracy_by_domain"][site] for line in lines]) for site in ("north", "south", "west")}
     assert summary["by_domain"] == pytest.approx(last)

@@ -60,7 +60,7 @@ def mixed_loss(base: Algorithm, lambda_: float, local: Local | None = None, seed
 # --- FedMix: what is shared
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(0, 60), size=st.integers(1, 20), minimum=st.integers(1, 10), seed=st.integers(0, 9))
 def test_batches_share_all_samples_out_and_none_is_small(n: int, size: int, minimum: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

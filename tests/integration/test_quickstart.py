@@ -13,7 +13,7 @@ from app.config.compose import load
 from app.data.images.dataset import image_dataset
 from app.geometry.class_statistics import gather
 from app.runs.run_directory import RunDirectory
-from tests.running import rounds, run_in_process
+from tests.running import drawing, rounds, run_in_process
 
 SUMMARY_KEYS = {
     *("status", "error", "experiment", "variant", "method", "augmentation", "seed", "rounds", "metric", "final"),
@@ -29,7 +29,8 @@ ROUND_KEYS = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quickstart") / "run"
-    run_in_process(folder)
+    with drawing():
+        run_in_process(folder)
     return folder
 
 

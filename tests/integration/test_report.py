@@ -22,6 +22,7 @@ from app.reports.paper_tables import as_table, reproduced
 from app.runs.reader import find, flatten, read
 from scripts import report as script
 from tests.made_runs import make_run
+from tests.running import drawing
 
 SCORES = {"none": (0.50, 0.56, 0.61), "repeat": (0.80, 0.79, 0.84), "ggeur": (0.83, 0.80, 0.86)}
 
@@ -137,7 +138,8 @@ def test_nothing_but_failures_still_makes_a_report(tmp_path: Path) -> None:
     "lost", ["rounds.jsonl", "versions.json", "figures/curves.png", "confusion.json", "report.html"]
 )
 def test_a_missing_file_of_a_run_is_no_crash(tmp_path: Path, lost: str) -> None:
-    make_run(tmp_path / "a", "seed=1")
+    with drawing():
+        make_run(tmp_path / "a", "seed=1")
     make_run(tmp_path / "b", "seed=2", "augmentation=none")
     (tmp_path / "a" / lost).unlink()
     assert "2 of 2 runs completed" in sweep_report.document(Overview(tmp_path, find([tmp_path])))
@@ -153,7 +155,8 @@ def test_a_summary_of_nulls_is_no_crash(tmp_path: Path) -> None:
 
 
 def test_the_page_is_whole_and_its_links_lead_to_runs(swept: Path) -> None:
-    path = sweep_report.write(swept)
+    with drawing():
+        path = sweep_report.write(swept)
     page = path.read_text()
     sources = re.findall(r'(?:src|href)="([^"]*)"', page)
     pictures = [source for source in sources if source.startswith("data:image/png;base64,")]

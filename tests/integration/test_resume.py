@@ -13,7 +13,7 @@ from app.common.errors import FedgeoError
 from app.launch import job as launch
 from app.server.checkpoints import Checkpoints
 from app.server.drawing import Drawing
-from tests.running import draw_nothing, rounds
+from tests.running import rounds
 
 DIGITS = ("federation.rounds=4", "federation.participation=0.6", "training.epochs=1")
 EEG = ("experiment=eeg_demo", "federation.rounds=4", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
@@ -32,12 +32,6 @@ COMPARED = (
     *("augmentation.json", "confusion.json", "partition.json"),
 )
 UNEQUAL = ("seconds", "cpu_seconds", "peak_memory_mb")
-
-
-@pytest.fixture(autouse=True)
-def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs; what is drawn is a function of what is compared."""
-    draw_nothing(monkeypatch)
 
 
 class Killed(BaseException):

@@ -120,7 +120,7 @@ def test_step_two_translates_into_the_prototypes_domain_and_falls_back_on_the_pr
     np.testing.assert_allclose(lent, np.tile(other[labels == 3].mean(0), (6, 1)), rtol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     client=st.sampled_from(sorted(HELD)),
     target=st.integers(1, 50),

@@ -38,7 +38,7 @@ def test_the_plan_by_hand() -> None:
         planned_counts(counts, filled, [None])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=2, max_size=4),
     target=st.integers(1, 12),

@@ -12,13 +12,15 @@ from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.runs import tracking
 from tests.made_runs import make_run
+from tests.running import drawing
 
 
 def test_rounds_figures_and_settings_are_in_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder = make_run(tmp_path / "run", "tracking=tensorboard", scores=(0.4, 0.6, 0.7), domains=("north", "south"))
+    with drawing():
+        folder = make_run(tmp_path / "run", "tracking=tensorboard", scores=(0.4, 0.6, 0.7), domains=("north", "south"))
     events = EventAccumulator(str(folder / tracking.FOLDER)).Reload()
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     told = [(event.step, event.value) for event in events.Scalars("accuracy")]

@@ -19,7 +19,7 @@ from tests.processes import WAIT, Command, marked, wait_for
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
+pytestmark = pytest.mark.slow
 
 
 def rehearse(folder: Path, *arguments: str) -> Command:

@@ -19,7 +19,7 @@ from tests.processes import Command, Killer, kill, marked, wait_for
 from tests.running import rounds
 from tests.sites import digit_sites, run_over_sites
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a crowded machine takes many times as long
+pytestmark = pytest.mark.slow
 DIGITS = ("federation.rounds=40", "federation.participation=0.6", "training.epochs=1")  # a tenth of a second a round
 EEG = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
 ENDED = (reader.UNFINISHED, reader.FAILED)  # failed where the server's process was told to end in time to write it

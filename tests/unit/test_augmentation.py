@@ -191,7 +191,7 @@ def test_targets_and_absent_classes() -> None:
     np.testing.assert_array_equal(drawn(mean, 1), np.tile(shared().means[1].astype(np.float32), (400, 1)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(held=st.integers(1, 40), target=st.integers(1, 700))
 def test_anchors_are_used_equally_but_for_a_spread_remainder(held: int, target: int) -> None:
     x, y = site({0: held, 2: 5})
@@ -306,7 +306,7 @@ def rows(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[bytes]:
     return [row.tobytes() for row in joined.numpy()]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=st.integers(1, 700), window=st.integers(1, 40_000), seed=st.integers(0, 2**31))
 def test_an_epoch_gives_each_sample_once_whatever_the_window(size: int, window: int, seed: int) -> None:
     data = augmented()

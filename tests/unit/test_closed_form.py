@@ -29,7 +29,7 @@ partitions = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(se
 
 
 @given(partitions, st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_lda_equals_scikit_learn_on_the_pooled_data(clients: np.ndarray, shrinkage: float) -> None:
     x, y = samples(0)
     reference = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage).fit(x, y)
@@ -39,7 +39,7 @@ def test_lda_equals_scikit_learn_on_the_pooled_data(clients: np.ndarray, shrinka
 
 
 @given(partitions, st.sampled_from([0.0, 1.0, 100.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_ridge_equals_scikit_learn_on_the_pooled_data(clients: np.ndarray, alpha: float) -> None:
     x, y = samples(1)
     reference = Ridge(alpha=alpha).fit(x, np.eye(CLASSES)[y])

@@ -38,7 +38,7 @@ def shares(seed: int, clients: int, covariances: bool = True) -> list[ClassStati
     return [gather(x[owner == k], y[owner == k], covariances=covariances) for k in range(clients)]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 6), shrinkage=st.sampled_from([0.0, 0.2, 0.9]))
 def test_lda_is_scikit_learns_on_the_pooled_samples_whatever_the_partition(
     seed: int, clients: int, shrinkage: float
@@ -64,7 +64,7 @@ class _Fixed:
         return self
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 6), alpha=st.sampled_from([0.1, 1.0, 30.0]))
 def test_ridge_is_scikit_learns_on_the_pooled_samples_whatever_the_partition(
     seed: int, clients: int, alpha: float

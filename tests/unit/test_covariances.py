@@ -66,7 +66,7 @@ def test_unknown_estimator_is_refused_with_the_choices() -> None:
 # --------------------------------------------------------------- recentring
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))
 def test_the_mean_of_recentred_covariances_is_the_identity(seed: int) -> None:
     s = covariances(recordings(seed=seed))
@@ -76,7 +76,7 @@ def test_the_mean_of_recentred_covariances_is_the_identity(seed: int) -> None:
     assert np.array_equal(moved, moved.mT)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1))
 def test_recentring_keeps_distances_and_takes_gains_and_mixing_away(seed: int) -> None:
     s = covariances(recordings(seed=seed))

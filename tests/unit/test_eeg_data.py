@@ -1,9 +1,6 @@
 """EEG trials: the type, agreement among subjects, splits, the cache and the simulation."""
 
 import dataclasses
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +18,6 @@ from app.data.eeg.simulated import simulated
 from app.data.eeg.trial_cache import cached, file_hash
 from app.data.eeg.trials import Trials, check_agreement, leave_subjects_out, split_subject
 from app.data.source import TEST, TRAIN, VAL
-from tests.conftest import ROOT
 
 
 def some_trials(**changes: object) -> Trials:
@@ -168,28 +164,6 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, damage: str) -> Non
     assert np.array_equal(again.trials, some_trials().trials)
     assert array.read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == [entry.name]
-
-
-def test_processes_side_by_side_leave_one_whole_entry(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from app.data.eeg.trial_cache import cached; "
-        "from app.data.eeg.simulated import simulated; "
-        "make = lambda: simulated(1, channels=8)[0]; folder = Path(sys.argv[1]); "
-        "[cached(folder, 'S', {'n': n}, make) for n in range(3)]; "
-        "print(float(cached(folder, 'S', {'n': 0}, make).trials.sum()))"
-    )
-    root = ROOT
-    workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    printed = [worker.communicate(timeout=60)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0, 0]
-    assert len(set(printed)) == 1 and printed[0]
-    entries = list(tmp_path.iterdir())
-    assert len(entries) == 3
-    assert all({item.name for item in entry.iterdir()} == {"trials.npy", "trials.json"} for entry in entries)
-    assert all(json.loads((entry / "trials.json").read_text())["subject"] == "simulated-1" for entry in entries)
 
 
 def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def shard_files(cache: Path) -> list[Path]:
 ENCODER = Pixels(3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(indices=st.lists(st.integers(0, 11), max_size=30), batch_size=st.integers(1, 9), cached=st.booleans())
 def test_embeddings_are_those_of_a_bare_loop_in_the_order_asked(
     tmp_path_factory: pytest.TempPathFactory, indices: list[int], batch_size: int, cached: bool

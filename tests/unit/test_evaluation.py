@@ -29,7 +29,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(n=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_scores_agree_with_scikit_learn(n: int, seed: int) -> None:
     logits, labels, domain = trial(n, seed)
@@ -123,7 +123,7 @@ def by_client(n: int, seed: int) -> tuple[Scores, list[Scores], list[str]]:
     return evaluate(logits, labels, domain, DOMAINS, CLASSES), own, ["art"] * 3 + ["photo"] * 2
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(60, 200), seed=st.integers(0, 100))
 def test_merged_client_scores_equal_the_pooled_ones(n: int, seed: int) -> None:
     pooled, own, domains = by_client(n, seed)

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("features")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), half=st.booleans(), seed=st.integers(0, 99))
 def test_domains_come_back_as_they_were_saved(folder: Path, sizes: list[int], half: bool, seed: int) -> None:
     dtype = np.float16 if half else np.float32

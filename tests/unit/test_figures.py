@@ -1,7 +1,5 @@
 """Figures: files of the expected size, the same bytes each time, whatever the numbers and names are."""
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 from PIL import Image
 
 from app.reports import figures
-from tests.conftest import ROOT
 
 NAMES = ["dog", "$x_{y", "house of a very long name that goes on and on", "_hidden", "50 % & more", ""]
 CLASSES = NAMES[:4]
@@ -73,11 +70,6 @@ def test_bytes_depend_on_the_content_alone(name: str, tmp_path: Path) -> None:
     shown = pixels(first)
     assert 400 <= shown.shape[0] <= 1200 and 500 <= shown.shape[1] <= 1400
     assert len(np.unique(shown.reshape(-1, 3), axis=0)) > 50  # something is drawn
-
-
-def test_pyplot_is_not_loaded() -> None:
-    code = "import sys, app.reports.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 def test_size_of_curves_is_eight_inches_at_150_dots(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_shape_finds_the_eigenvectors_that_made_the_covariance() -> None:
     assert found.total_variance == pytest.approx(9.5, rel=1e-14)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**32 - 1), p=st.integers(1, 16), n=st.integers(1, 24))
 def test_shape_agrees_with_the_svd_of_the_samples(seed: int, p: int, n: int) -> None:
     x = np.random.default_rng(seed).standard_normal((n, p))

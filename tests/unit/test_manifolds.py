@@ -50,7 +50,7 @@ def spd(n: int, c: int, seed: int, spread: float = 1.0) -> np.ndarray:
 # ------------------------------------------------------------------ Stiefel
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SHAPES, SEEDS)
 def test_uf_is_scipys_polar_factor(shape: tuple[int, int], seed: int) -> None:
     a = normal(*shape, seed=seed)
@@ -112,7 +112,7 @@ def test_uf_refuses_second_derivatives_instead_of_getting_them_wrong() -> None:
         first.sum().backward()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SHAPES, SEEDS)
 def test_projection_is_orthogonal_onto_the_tangent_space(shape: tuple[int, int], seed: int) -> None:
     w, x, y = (
@@ -126,7 +126,7 @@ def test_projection_is_orthogonal_onto_the_tangent_space(shape: tuple[int, int],
     assert float((project(w, x) * y).sum()) == pytest.approx(float((x * project(w, y)).sum()), abs=1e-10)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SHAPES, SEEDS)
 def test_retraction_lands_on_the_manifold_and_agrees_with_the_identity_to_first_order(
     shape: tuple[int, int], seed: int
@@ -137,7 +137,7 @@ def test_retraction_lands_on_the_manifold_and_agrees_with_the_identity_to_first_
     assert torch.linalg.norm(retract(w, 1e-4 * x) - w - 1e-4 * x) < 1e-8 * (1 + float((x**2).sum()))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(SHAPES, SEEDS)
 def test_lifting_inverts_the_retraction_to_first_order(shape: tuple[int, int], seed: int) -> None:
     w = random_stiefel(*shape, generator(seed))
@@ -162,7 +162,7 @@ def test_random_stiefel_is_repeatable_leaves_the_global_generator_alone_and_is_u
 # ----------------------------------------------------------------- averages
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SHAPES, SEEDS, st.floats(1e-3, 1.0))
 def test_averages_lie_on_the_manifold(shape: tuple[int, int], seed: int, size: float) -> None:
     w, ws = clients(*shape, size, seed)
@@ -171,7 +171,7 @@ def test_averages_lie_on_the_manifold(shape: tuple[int, int], seed: int, size: f
         assert mean.dtype == torch.float64
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SHAPES, SEEDS)
 def test_equal_inputs_are_fixed_points(shape: tuple[int, int], seed: int) -> None:
     w = random_stiefel(*shape, generator(seed))
@@ -179,7 +179,7 @@ def test_equal_inputs_are_fixed_points(shape: tuple[int, int], seed: int) -> Non
     assert torch.linalg.norm(rl_avg(w, [w] * 7) - w) < 1e-12
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(SHAPES, SEEDS, st.floats(1e-2, 1.0))
 def test_averages_turn_with_their_inputs(shape: tuple[int, int], seed: int, size: float) -> None:
     w, ws = clients(*shape, size, seed)
@@ -189,7 +189,7 @@ def test_averages_turn_with_their_inputs(shape: tuple[int, int], seed: int, size
     assert torch.linalg.norm(rl_avg(q @ w, turned) - q @ rl_avg(w, ws)) < 1e-11
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(SHAPES, SEEDS)
 def test_averages_do_not_depend_on_the_clients_order_or_the_weights_scale(shape: tuple[int, int], seed: int) -> None:
     w, ws = clients(*shape, 0.5, seed)

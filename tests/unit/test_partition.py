@@ -25,7 +25,7 @@ def cell_sizes(source: Source, rows: np.ndarray) -> np.ndarray:
 # split
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=6, max_size=6),
     test_fraction=st.floats(0, 0.6),
@@ -105,7 +105,7 @@ def test_split_refuses_data_without_training_rows() -> None:
 # subsample
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 40), min_size=6, max_size=6),
     fraction=st.floats(0.01, 1),
@@ -138,7 +138,7 @@ def test_a_tenth_of_each_digits_domain_and_the_whole_at_fraction_one() -> None:
 # partition: laws
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     kind=st.sampled_from(KINDS),
     clients=st.none() | st.integers(3, 25),

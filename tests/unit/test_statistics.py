@@ -112,7 +112,7 @@ def test_within_of_few_samples() -> None:
 laws = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=laws,
     p=st.integers(1, 12),

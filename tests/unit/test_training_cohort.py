@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -184,7 +184,6 @@ def test_every_augmentation_gives_what_the_plain_loop_gives(kind: str, step2: bo
     assert_same(together(sets, FedProx(), SETTINGS, begun), one_by_one(sets, FedProx(), SETTINGS, begun), 1e-5)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=5),
     st.integers(1, 25),

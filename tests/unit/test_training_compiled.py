@@ -1,19 +1,13 @@
 """The compiled steps of a linear head against the same steps in numpy, and what they refuse."""
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.training.compiled import Parameter, Step, descend
-from tests.conftest import ROOT
 
 
 def parameter(rng: np.random.Generator, *shape: int, dtype: type = np.float64) -> Parameter:
@@ -47,7 +41,6 @@ def by_numpy(
     return done, losses
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 30),
     st.integers(1, 40),
@@ -126,61 +119,3 @@ def test_what_is_not_finite_is_seen_in_the_loss(value: float) -> None:
     given = arguments()
     given["x"][2, 1] = value
     assert not np.isfinite(descend(**given)[1])
-
-
-SCRIPT = """
-import numpy as np
-from app.training.compiled import Parameter, Step, descend
-zeros = lambda *shape: Parameter(*(np.zeros(shape) for _ in range(4)))
-step = Step(0.1, 0.0, 0.0, 0.0)
-print(*descend(np.ones((2, 3)), np.array([0, 1]), np.arange(2), 2, 1, zeros(2, 3), zeros(2), step))
-"""
-
-
-def run_script(home: Path, root: Path = ROOT, **more: str) -> dict[str, tuple[int, bytes]]:
-    """What a new process of this user leaves of compiled code, and when; its steps must be right."""
-    env = {**os.environ, "HOME": str(home), "PYTHONPATH": str(root), **more}
-    if not more:
-        env.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=env, capture_output=True, text=True, check=True)
-    count, loss = done.stdout.split()
-    assert (int(count), float(loss)) == (1, pytest.approx(np.log(2)))
-    kept = home / ".cache" / "fedgeo" / "compiled"
-    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in kept.glob("*")}
-
-
-def test_it_is_compiled_once_for_all_copies_of_the_source(tmp_path: Path) -> None:
-    first = run_script(tmp_path)
-    assert len(first) == 1
-    shutil.copytree(ROOT / "app", tmp_path / "copy" / "app", ignore=shutil.ignore_patterns("__pycache__"))
-    assert run_script(tmp_path, tmp_path / "copy") == first
-    source = tmp_path / "copy" / "app" / "training" / "compiled.py"
-    source.write_text(source.read_text() + "\n")
-    assert len(run_script(tmp_path, tmp_path / "copy")) == 2
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "a lost page"])
-def test_damaged_code_is_compiled_again(tmp_path: Path, damage: str) -> None:
-    ((name, (_, good)),) = run_script(tmp_path).items()
-    page = slice(2 * 4096, 3 * 4096)  # of what the code calls: run, it ends the process
-    lost = bytearray(good)
-    lost[page] = bytes(4096)
-    bad = {"cut": good[:5000], "empty": b"", "a lost page": bytes(lost)}[damage]
-    (tmp_path / ".cache" / "fedgeo" / "compiled" / name).write_bytes(bad)
-    mended = run_script(tmp_path)
-    assert mended.keys() == {name} and mended[name][1] != bad
-    assert run_script(tmp_path) == mended
-
-
-def test_where_nothing_can_be_written_it_is_compiled_again(tmp_path: Path) -> None:
-    assert not run_script(Path("/proc/nowhere"))
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / ".cache" / "fedgeo").touch()
-    assert not run_script(tmp_path)
-
-
-@pytest.mark.parametrize("switch", [{"NUMBA_DISABLE_JIT": "1"}, {"NUMBA_CACHE_DIR": "elsewhere"}])
-def test_settings_of_numba_hold(tmp_path: Path, switch: dict[str, str]) -> None:
-    switch = {key: str(tmp_path / value) if value == "elsewhere" else value for key, value in switch.items()}
-    assert not run_script(tmp_path, **switch)
-    assert (tmp_path / "elsewhere").is_dir() == ("NUMBA_CACHE_DIR" in switch)

@@ -1,4 +1,4 @@
-"""Freed blocks are used again without page faults, and the garbage collector leaves imports alone."""
+"""What only a fresh process shows: its memory, and what it has imported."""
 
 import subprocess
 import sys
@@ -50,3 +50,8 @@ def test_what_was_imported_is_left_alone_and_what_comes_later_is_not() -> None:
     first, second, watched = map(int, told.split())
     assert first == second > 100_000
     assert watched == 1
+
+
+def test_pyplot_is_not_loaded() -> None:
+    code = "import sys, app.reports.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
