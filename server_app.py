@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from app.client.node import state_folder
 from app.config.compose import load
+from app.grids.limits import Limits
 from app.grids.retrying import RetryingGrid
 from app.runs.run_directory import default_run_dir
 from app.server.run import run
@@ -24,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     run_dir = Path(where) if where else default_run_dir(config)
     overrides, state = str(context.run_config["overrides"]), state_folder(config, context.run_id)
     if config.engine == "deployment":
-        grid = RetryingGrid(grid, config.federation)
+        grid = RetryingGrid(grid, Limits.of(config.federation))
     try:
         summary = run(grid, config, run_dir, overrides=overrides, state=state)
     finally:

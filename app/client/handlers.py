@@ -6,7 +6,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from .. import messages
-from . import node_context
+from . import node_context, stock
 from .local_training import Call, Participation
 from .node import Node
 from .node_context import node_of
@@ -57,6 +57,16 @@ def sums(message: Message, context: Context) -> Message:
     return answer(message, here, one)
 
 
+@app.query("initial")
+def initial(message: Message, context: Context) -> Message:
+    """The model's initial weights: what a ServerApp starts from that has no model of its own."""
+    here = node_of(message, context)
+    content = stock.initial_content(here)
+    if messages.is_stock(message.content):
+        return Message(content, reply_to=message)
+    return answer(message, here, lambda *_: content)
+
+
 @app.train("geometry")
 def geometry(message: Message, context: Context) -> Message:
     """Keep the global geometry, and say what each client will draw from it."""
@@ -76,6 +86,8 @@ def geometry(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Count each client's own validation and test samples right and wrong."""
     here = node_of(message, context)
+    if messages.is_stock(message.content):
+        return stock.evaluate(message, here, None if isinstance(here, SiteNode) else messages.node_place(context))
     weights, auxiliary = messages.read_weights(message.content)
     here.check_weights(weights, auxiliary)
     number = messages.read_round(message.content)
@@ -90,13 +102,15 @@ def evaluate(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """One participation: train from the global weights."""
     here = node_of(message, context)
+    if messages.is_stock(message.content):
+        return stock.train(message, here)
     weights, auxiliary = messages.read_weights(message.content)
     here.check_weights(weights, auxiliary, training=True)
     number, digest = messages.read_round(message.content), messages.read_digest(message.content)
     call = Call(
         number,
         digest,
-        messages.read_rate(message.content),
+        messages.read_rate(message.content, here.config.training.lr),
         weights,
         auxiliary,
         steps=lambda client: messages.read_steps(message.content, client),

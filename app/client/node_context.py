@@ -13,8 +13,9 @@ from ..common.logs import log_to
 from ..common.memory import keep_freed_blocks, spare_imports
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_code, check_run, check_words
+from ..config.privacy import effective
 from ..config.schema import Config
-from . import audit
+from . import audit, stock
 from .node import Node, node, state_folder
 from .site_node import SiteNode, site_node, told
 
@@ -26,7 +27,8 @@ def node_of(message: Message, context: Context) -> Node:
     """The node that this process plays, from the run's configuration and the node's own."""
     site = Site.of(context.node_config)
     if site is not None:
-        return site_node_of(site, message, context)
+        known = not messages.is_stock(message.content)
+        return site_node_of(site, message, context) if known else stock_site_node(site, context)
     config = load(str(context.run_config["overrides"]), experiment=str(context.run_config["experiment"]))
     if config.engine == "deployment":
         raise FedgeoError("engine=deployment: this node has no data of its own: start it with data-path and name")
@@ -60,9 +62,31 @@ def place(message: Message, context: Context) -> Message:
     """Who this node is: its place in a simulation, or its name as a site."""
     site = Site.of(context.node_config)
     if site is None:
-        return messages.place_reply(message, context)
+        hosted = node_of(message, context).clients if messages.asks_for_clients(message.content) else None
+        return messages.place_reply(message, context, hosted)
     site_config(context)
     return messages.site_reply(message, site.name)
+
+
+def stock_site_node(site: Site, context: Context) -> SiteNode:
+    """The site's node for a strategy that knows nothing of fedgeo. Raises Refusal where the policy says no to it.
+
+    The classes and their order are the run's ``federation.classes``, for nobody has asked the sites.
+    """
+    config = site_config(context)
+    if not effective(config.privacy, site.policy).stock:
+        raise Refusal(
+            f"site {site.name}: the message does not say which run it is of, and a strategy of Flower's own is "
+            "answered only where privacy.stock=true, in the run and in the site's policy file"
+        )
+    if config.federation.classes is None:
+        raise Refusal(f"site {site.name}: federation.classes is not set: a stock strategy needs the classes in order")
+    return site_node(config, site, 0, stock_run(context), tuple(config.federation.classes))
+
+
+def stock_run(context: Context) -> str:
+    """What stands for the run's number where the server has not told one, 16 hexadecimal digits."""
+    return f"{context.run_id % 2**64:016x}"
 
 
 def guard(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -85,9 +109,12 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
     log_to(site.output)
     run, classes = "", tuple[str, ...]()
     try:
-        agreed = messages.Agreed.of(message.content)
-        run, classes = agreed.run, agreed.classes or ()
-        check_code(site, code_hash(), agreed.code)
+        if messages.is_stock(message.content) and message.metadata.message_type in stock.ANSWERED:
+            run, code = stock_run(context), code_hash()  # the server tells none: only what the site agreed to is known
+        else:
+            agreed = messages.Agreed.of(message.content)
+            run, code, classes = agreed.run, agreed.code, agreed.classes or ()
+        check_code(site, code_hash(), code)
         reply = call_next(message, context)
     except Exception as error:
         log.exception("%s", message.metadata.message_type)

@@ -21,7 +21,9 @@ from ..common.code import CONF
 from ..common.errors import FedgeoError
 from .schema import Privacy
 
-RESEARCH = Privacy(policy="research", min_count=1, min_total=1, rank_share=1.0, prototypes=True, round_counts=1)
+RESEARCH = Privacy(
+    policy="research", min_count=1, min_total=1, rank_share=1.0, prototypes=True, round_counts=1, stock=True
+)
 SITE = CONF / "privacy" / "site.yaml"  # what holds at a site that says nothing else
 
 
@@ -68,6 +70,7 @@ def stricter(a: Privacy, b: Privacy) -> Privacy:
         rank_share=min(a.rank_share, b.rank_share),
         prototypes=a.prototypes and b.prototypes,
         round_counts=max(a.round_counts, b.round_counts),
+        stock=a.stock and b.stock,
     )
 
 

@@ -203,6 +203,7 @@ class Privacy(Group):
     rank_share: Annotated[float, Field(gt=0, le=1)]
     prototypes: bool
     round_counts: Positive
+    stock: bool
 
 
 class Metric(Group):

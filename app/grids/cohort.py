@@ -11,7 +11,9 @@ from flwr.serverapp import Grid
 
 from .. import messages as records
 from ..common.errors import MISSING, FedgeoError
+from .limits import Limits
 from .placement import hosted
+from .retrying import RetryingGrid
 from .wrapper import GridWrapper
 
 log = logging.getLogger(__name__)
@@ -90,17 +92,36 @@ class CohortGrid(GridWrapper):
         return nodes
 
     def _places(self, nodes: list[int], end: float) -> dict[int, tuple[int, int]]:
-        replies = list(
-            self.inner.send_and_receive(
-                [records.place_request(node) for node in nodes], timeout=max(1.0, end - time.monotonic())
-            )
-        )
-        for reply in replies:
-            if reply.has_error():
-                raise FedgeoError(f"a node failed at its first message: {reply.error.reason}")
-        if len(replies) < len(nodes):
-            raise FedgeoError(f"{len(replies)} of {len(nodes)} nodes answered within federation.deadline")
+        replies = _answers(nodes, self._identify(nodes, None, end))
         return {reply.metadata.src_node_id: records.read_place(reply.content) for reply in replies}
+
+    def connect(self, agreed: records.Agreed, limits: Limits) -> None:
+        """Find the clients of any grid, of a simulation or a deployment, by asking the nodes who they are.
+
+        Raises FedgeoError where a simulated node fails, or as ``gather`` does for the sites of a deployment.
+        """
+        end = time.monotonic() + limits.deadline
+        nodes = self._wait(1, end)
+        first = self._identify(nodes, agreed, end)
+        if any(records.is_site(reply.content) for reply in first if not reply.has_error()):
+            if type(self.inner).get_nodes is not Grid.get_nodes:  # a SuperLink's, which sites leave and come back to
+                self.inner = RetryingGrid(self.inner, limits)
+            self.gather(agreed, limits.min_nodes, limits.deadline)
+            return
+        (_, places), *_ = (records.read_place(reply.content) for reply in _answers(nodes, first))
+        nodes = self._wait(places, end)
+        for reply in _answers(nodes, self._identify(nodes, agreed, end)):
+            for client in records.read_hosted(reply.content):
+                if self.host.setdefault(client, reply.metadata.src_node_id) != reply.metadata.src_node_id:
+                    raise FedgeoError(f"client {client} is on two nodes")
+        if self.clients != list(range(len(self.host))):
+            raise FedgeoError(f"clients must be numbered from 0, the nodes host {self.clients}")
+        self.select()
+
+    def _identify(self, nodes: list[int], agreed: records.Agreed | None, end: float) -> list[Message]:
+        """The nodes' replies and errors to the question of who they are."""
+        requests = [records.place_request(node, agreed) for node in nodes]
+        return list(self.inner.send_and_receive(requests, timeout=max(1.0, end - time.monotonic())))
 
     def gather(self, agreed: records.Agreed, least: int, deadline: float) -> None:
         """Wait for at least ``least`` sites of a deployment, and number all that are there in the order of their names.
@@ -250,3 +271,13 @@ class CohortGrid(GridWrapper):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         raise NotImplementedError("logical clients are asked with send_and_receive, which keeps their order")
+
+
+def _answers(nodes: list[int], replies: list[Message]) -> list[Message]:
+    """The replies of a simulation's nodes. FedgeoError where one of them failed, or did not answer."""
+    for reply in replies:
+        if reply.has_error():
+            raise FedgeoError(f"a node failed at its first message: {reply.error.reason}")
+    if len(replies) < len(nodes):
+        raise FedgeoError(f"{len(replies)} of {len(nodes)} nodes answered within federation.deadline")
+    return replies

@@ -14,7 +14,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from ..config.schema import Federation
+from .limits import Limits
 from .wrapper import GridWrapper
 
 log = logging.getLogger(__name__)
@@ -25,15 +25,15 @@ TRIES = 3  # how often a site that leaves in mid-work is asked the same
 
 
 class RetryingGrid(GridWrapper):
-    """``federation`` says how many of those that are asked are enough."""
+    """``limits`` say how many of those that are asked are enough."""
 
-    def __init__(self, inner: Grid, federation: Federation) -> None:
+    def __init__(self, inner: Grid, limits: Limits) -> None:
         super().__init__(inner)
-        self.federation = federation
+        self.limits = limits
 
     def enough(self, asked: int) -> int:
         """How many answers a phase can go on with."""
-        return max(1, min(self.federation.min_nodes, asked), asked - floor(self.federation.max_failures * asked))
+        return max(1, min(self.limits.min_nodes, asked), asked - floor(self.limits.max_failures * asked))
 
     def send_and_receive(  # type: ignore[override]
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -152,7 +152,8 @@ def check(config: Config) -> int:
     planned = experiment(config)
     if config.data.family == "eeg":  # widths that fit the channels, pools that fit the samples
         planned.model()
-    return strategy.build(config, planned.dataset).rounds
+    strategy.build(config, planned.dataset)
+    return strategy.rounds(config)
 
 
 def execute(job: Job, superlink: PrivateSuperLink | None, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What one client is asked, and what it answers: a writer and a reader for each kind of content."""
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +13,9 @@ from ..algorithms.base import Update
 from ..common.errors import MISSING, FedgeoError
 from ..models.base import Weights
 from .records import (
+    AGREED,
     ARRAYS,
+    COHORT,
     CONFIG,
     METRICS,
     SERVER,
@@ -125,14 +128,25 @@ def read_evaluation(content: RecordDict) -> Evaluation:
     }
 
 
+def test_metrics(evaluations: Iterable[Evaluation]) -> MetricRecord | None:
+    """num-examples, accuracy and loss (mean cross-entropy) over all test samples; None where there are none."""
+    counted = [pair for evaluation in evaluations for pair in evaluation["test"].values()]
+    samples = sum(int(confusion.sum()) for confusion, _ in counted)
+    if not samples:
+        return None
+    right = sum(int(np.trace(confusion)) for confusion, _ in counted)
+    loss = math.fsum(loss for _, loss in counted) / samples
+    return metrics_record({"num-examples": samples, "accuracy": right / samples, "loss": loss})
+
+
 def read_round(content: RecordDict) -> int:
     """The round a training message is for."""
     return whole(content.config_records[CONFIG].get("server-round"), SERVER, "server-round", 1)
 
 
-def read_rate(content: RecordDict) -> float:
-    """The learning rate of a training message."""
-    return real(content.config_records[CONFIG].get("lr"), SERVER, "lr", *RATES)
+def read_rate(content: RecordDict, own: float) -> float:
+    """The learning rate of a training message, ``own`` where it has none."""
+    return real(content.config_records[CONFIG].get("lr", own), SERVER, "lr", *RATES)
 
 
 def write_steps(config: ConfigRecord, steps: Mapping[int, int]) -> None:
@@ -191,6 +205,11 @@ def _metrics(content: RecordDict) -> MetricRecord:
 def number(metrics: MetricRecord, name: str) -> float:
     """A metric that is one number."""
     return float(cast(float, metrics[name]))
+
+
+def is_stock(content: RecordDict) -> bool:
+    """Whether a message comes from a strategy that knows nothing of fedgeo: its node answers as one client."""
+    return COHORT not in content and AGREED not in content
 
 
 def is_missing(reply: Message) -> bool:

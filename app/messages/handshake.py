@@ -11,21 +11,48 @@ from .records import AGREED, CONFIG, PLACE, part
 from .schema import whole
 
 
-def place_request(node: int) -> Message:
-    """The first message to a node: which place it has in the simulation."""
-    return Message(RecordDict(), node, PLACE)
+def place_request(node: int, agreed: "Agreed | None" = None) -> Message:
+    """The first message to a node: which place it has in the simulation.
+
+    agreed: where the server does not know what it is connected to: a simulated node then says which clients it hosts
+    too, and a site its name.
+    """
+    if agreed is None:
+        return Message(RecordDict(), node, PLACE)
+    content = RecordDict({AGREED: agreed.to_record(), CONFIG: ConfigRecord({"clients": True})})
+    return Message(content, node, PLACE)
 
 
-def place_reply(message: Message, context: Context) -> Message:
-    """A simulated node's answer: partition-id and num-partitions."""
+def place_reply(message: Message, context: Context, hosted: list[int] | None = None) -> Message:
+    """A simulated node's answer: partition-id and num-partitions, and the clients that it hosts where that is asked."""
     place = ConfigRecord({"place": list(node_place(context))})
+    if hosted is not None:
+        place["clients"] = hosted
     return Message(RecordDict({CONFIG: place}), reply_to=message)
+
+
+def asks_for_clients(content: RecordDict) -> bool:
+    """Whether a place request wants to know a simulated node's clients."""
+    return CONFIG in content
+
+
+def is_site(content: RecordDict) -> bool:
+    """Whether a reply to a place request is a site's."""
+    return "name" in content.config_records.get(CONFIG, {})
+
+
+def read_hosted(content: RecordDict) -> list[int]:
+    """The clients in a place reply that was asked for them. FedgeoError where it names none, or one twice."""
+    clients = part(content, "a node", (CONFIG,)).config.get("clients")
+    if not isinstance(clients, list) or len(set(clients)) != len(clients):
+        raise FedgeoError("a node: it must name each client that it hosts once")
+    return [whole(client, "a node", "a client's number") for client in clients]
 
 
 def read_place(content: RecordDict) -> tuple[int, int]:
     """(partition-id, num-partitions) of a place reply. FedgeoError where it is none."""
     config = part(content, "a node", (CONFIG,)).config
-    only(config, ("place",), "a node", "field")
+    only(config.keys() - {"clients"}, ("place",), "a node", "field")
     if not isinstance(config["place"], list) or len(config["place"]) != 2:
         raise FedgeoError("a node: its place must be two numbers")
     places = whole(config["place"][1], "a node", "num-partitions", 1)

@@ -24,6 +24,7 @@ AGREED = "agreed"  # what a deployment's messages say beside what they ask
 TRAIN, EVALUATE = "train", "evaluate"
 PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats", "train.geometry"
 SUMS = "query.sums"
+INITIAL = "query.initial"
 FINAL = "query.final"
 AUXILIARY = "auxiliary/"  # prefix of arrays that a method sends beside the weights
 SERVER = "the server"  # whom a node blames for a message that cannot be read

@@ -49,7 +49,7 @@ class Checkpoints(Callback):
                 f"resume={self.results.path}: the state of its clients for method={experiment.config.method.name} is "
                 "gone, as it is once a run is complete: only a run that was broken off can be continued"
             )
-        self.strategy.restore(checkpoint)
+        self.strategy.restore(checkpoint.round, checkpoint.group("server"), checkpoint.facts)
         for part in self.parts:
             part.restore(checkpoint)
         self.results.earlier_seconds, self.results.earlier_cpu_seconds = map(float, checkpoint.facts["seconds"])

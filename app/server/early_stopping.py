@@ -4,19 +4,19 @@ from typing import Any
 
 from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
-from ..strategies.schedule import LearningRate
+from ..strategies.base import FedgeoStrategy
 from .rounds import Callback, Round
 
 
 class RateSchedule(Callback):
     """Tells the learning rate's schedule of each round's mean validation loss."""
 
-    def __init__(self, rate: LearningRate) -> None:
-        self.rate = rate
+    def __init__(self, strategy: FedgeoStrategy) -> None:
+        self.strategy = strategy
 
     def on_round(self, done: Round) -> None:
         if "val" in done.scores:
-            self.rate.step(done.scores["val"].loss)
+            self.strategy.validated(done.scores["val"].loss)
 
 
 class EarlyStopping(Callback):

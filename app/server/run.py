@@ -18,6 +18,7 @@ from ..common.seeds import one_thread
 from ..config.schema import Config
 from ..data.experiment import Experiment, experiment
 from ..grids.cohort import CohortGrid
+from ..grids.limits import Limits
 from ..grids.placement import together
 from ..reports import run_report
 from ..runs.run_directory import RunDirectory
@@ -112,9 +113,7 @@ class Server:
         self.replies.expect(algorithm, experiment.model(), dataset.inputs, len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())
-        self.strategy = strategy.build(config, dataset)
-        self.strategy.hello = hello
-        self.strategy.folder = self.results.checkpoints
+        self.strategy = strategy.build(config, dataset, handshake=hello, folder=self.results.checkpoints)
         callbacks, checkpoints = self.callbacks(experiment, self.strategy)
         if self.results.checkpoint is not None:
             initial = checkpoints.go_on(self.results.checkpoint, experiment)
@@ -131,7 +130,7 @@ class Server:
             self.strategy.start(
                 self.grid,
                 messages.weights_record(initial if algorithm.shares else {}),
-                num_rounds=self.strategy.rounds,
+                num_rounds=strategy.rounds(config),
                 timeout=config.federation.deadline,
                 evaluate_fn=loop,
             )
@@ -143,7 +142,7 @@ class Server:
         if config.engine == "deployment":
             agreed = messages.Agreed(self.results.origin.run, code_hash())
             self.grid.gather(agreed, federation.min_nodes, federation.deadline)
-            hello = shake_hands(self.grid, federation, code_hash())
+            hello = shake_hands(self.grid, Limits.of(federation), code_hash(), federation.classes)
             return Experiment(config, local_algorithm(config), remote_dataset(hello, self.grid.names)), hello
         simulated = experiment(config)
         clients = len(simulated.dataset)
@@ -156,7 +155,7 @@ class Server:
         models = SavedModels(results, experiment.dataset)
         parts: list[Callback] = [
             self.total,
-            RateSchedule(strategy.rate),
+            RateSchedule(strategy),
             RoundLines(results),
             models,
             HandOver(self.grid, models, self.total, self.config.federation.deadline),

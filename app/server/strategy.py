@@ -2,20 +2,19 @@
 
 import functools
 import inspect
+from pathlib import Path
+from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
 from ..algorithms import registry
 from ..algorithms.registry import local_algorithm
 from ..augmentation import registry as augmentation
-from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..config.schema import Config, Method
 from ..data.federated_dataset import FederatedDataset
 from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
-from ..one_shot.lda import LDA
-from ..one_shot.ridge import Ridge
 from ..strategies.algorithm import AlgorithmStrategy
 from ..strategies.augmented import AugmentedStrategy
 from ..strategies.base import FedgeoStrategy
@@ -23,48 +22,63 @@ from ..strategies.compatibility import check_classes, first_head
 from ..strategies.equal_steps import equal_steps
 from ..strategies.evaluate_only import EvaluateOnly
 from ..strategies.fitted import FittedStrategy
+from ..strategies.handshake import Handshake
 from ..strategies.one_shot import OneShotStrategy
 from ..strategies.schedule import LearningRate
 
-INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
 
-
-def build(config: Config, dataset: FederatedDataset) -> FedgeoStrategy:
+def build(
+    config: Config, dataset: FederatedDataset, *, handshake: Handshake | None = None, folder: Path | None = None
+) -> FedgeoStrategy:
     """The base strategy of ``config.method`` in the wrapper that ``config.augmentation`` needs.
 
-    Raises FedgeoError where the method does not fit what the data set holds.
+    handshake: what a deployment's sites have said already. folder: where the strategy stores what it may have to send
+    again. Raises FedgeoError where the method does not fit what the data set holds.
     """
     check_classes(config, len(dataset.classes))
-    rate = LearningRate(config.training)
-    base = build_base(config.method, len(dataset))
-    federation, method = config.federation, local_algorithm(config)
-    if method.centralised:  # a round is an epoch
-        federation = federation.model_copy(update={"rounds": federation.rounds * config.training.epochs})
-    common = (base, federation, rate, config.seed, code_hash())
-    central = dataset.central and method.shares
+    base = build_base(config.method)
+    federation, training, method = config.federation, config.training, local_algorithm(config)
+    common: dict[str, Any] = {
+        "seed": config.seed,
+        "participation": federation.participation,
+        "max_failures": federation.max_failures,
+        "min_nodes": federation.min_nodes,
+        "deadline": federation.deadline,
+        "hello_deadline": federation.hello_deadline,
+        "classes": federation.classes,
+        "learning_rate": LearningRate(
+            training.lr, training.schedule, patience=training.patience, factor=training.factor
+        ),
+        "evaluate": "server" if dataset.central and method.shares else "clients",
+        "handshake": handshake,
+        "folder": folder,
+    }
     if isinstance(base, AlgorithmStrategy) and isinstance(base.algorithm, Fitted):
-        return FittedStrategy(*common, central=central)
+        return FittedStrategy(base, **common)
     if isinstance(method, FromStatistics):
-        return OneShotStrategy(*common, central=central)
+        return OneShotStrategy(base, **common)
     if not method.trains:
-        return EvaluateOnly(*common, central=central)
-    chosen = augmentation.load(config.augmentation)
-    if chosen.exchanges:
-        made: FedgeoStrategy = AugmentedStrategy(base, chosen, *common[1:], central=central)
-    else:
-        made = FedgeoStrategy(*common, central=central)
-    if (head := first_head(config)) is not None:
-        made.init = INIT[head]()
+        return EvaluateOnly(base, **common)
+    common["init"] = first_head(config)
     if config.steps == "equal":
-        made.planner = functools.partial(equal_steps, config, method)
-    return made
+        common["planner"] = functools.partial(equal_steps, config, method)
+    chosen = augmentation.load(config.augmentation)
+    return AugmentedStrategy(base, chosen, **common) if chosen.exchanges else FedgeoStrategy(base, **common)
 
 
-def build_base(method: Method, clients: int) -> Strategy:
+def rounds(config: Config) -> int:
+    """How many rounds there are at most: one without training; of a centralised method, epochs."""
+    method = local_algorithm(config)
+    if isinstance(method, Fitted) or not method.trains:
+        return 1
+    return config.federation.rounds * (config.training.epochs if method.centralised else 1)
+
+
+def build_base(method: Method) -> Strategy:
     """One of our algorithms, or a Flower strategy named by its class, unchanged."""
     found = registry.resolve(method.target)
     if not issubclass(found, Strategy):
-        return AlgorithmStrategy(registry.load(method.target, **method.settings), clients)
+        return AlgorithmStrategy(registry.load(method.target, **method.settings))
     allowed = inspect.signature(found).parameters
     unknown = sorted(set(method.settings) - set(allowed))
     if unknown:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,6 @@ from ..geometry.similarity import DomainSimilarity, between_domains
 from ..grids.cohort import CohortGrid
 from ..messages.records import array_digest
 from ..models.base import Weights
-from ..runs.checkpoint import Checkpoint
 from .base import FedgeoStrategy
 from .handshake import Handshake
 
@@ -45,8 +44,8 @@ class AugmentedStrategy(FedgeoStrategy):
     augmentation: what clients share, and what becomes of it. federation: all that ``FedgeoStrategy`` takes.
     """
 
-    def __init__(self, base: Strategy, augmentation: Augmentation, *args: Any, **federation: Any) -> None:
-        super().__init__(base, *args, **federation)
+    def __init__(self, base: Strategy, augmentation: Augmentation, **federation: Any) -> None:
+        super().__init__(base, **federation)
         self.augmentation = augmentation
         self.shared: Shared | None = None  # what all clients were sent; None in a run that was resumed
         self.similarities: tuple[DomainSimilarity, ...] = ()
@@ -60,9 +59,9 @@ class AugmentedStrategy(FedgeoStrategy):
         server, facts = super().state()
         return server, facts | {"digest": self.digest, "described": asdict(self.described)}
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        super().restore(checkpoint)
-        self.digest, said = str(checkpoint.facts["digest"]), checkpoint.facts["described"]
+    def restore(self, done: int, server: Weights, facts: Mapping[str, Any]) -> None:
+        super().restore(done, server, facts)
+        self.digest, said = str(facts["digest"]), facts["described"]
         clients = {int(client): counts for client, counts in said["clients"].items()}
         self.described = Described(said["added"], said["perturbation_rms"], clients)
 
@@ -123,7 +122,7 @@ class AugmentedStrategy(FedgeoStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        assert isinstance(grid, CohortGrid)
+        grid = self.cohort(grid)
         asked = list(super().configure_train(server_round, arrays, config, grid))
         self._grid, self._asked = grid, {message.metadata.dst_node_id: message for message in asked}
         return asked
@@ -143,9 +142,9 @@ class AugmentedStrategy(FedgeoStrategy):
         content = RecordDict({messages.ARRAYS: messages.to_record(load_file(path))})
         content[messages.CONFIG] = ConfigRecord({"geometry": self.digest})
         sent = [Message(content, client, messages.GEOMETRY) for client in sorted(lacking)]
-        self._grid.send_and_receive(sent, timeout=self.federation.deadline)
+        self._grid.send_and_receive(sent, timeout=self.limits.deadline)
         asked = [self._asked[client] for client in sorted(lacking)]
-        again = self._grid.send_and_receive(asked, timeout=self.federation.deadline)
+        again = self._grid.send_and_receive(asked, timeout=self.limits.deadline)
         kept = [reply for reply in replies if reply.metadata.src_node_id not in lacking]
         return sorted([*kept, *again], key=lambda reply: reply.metadata.src_node_id)
 

@@ -1,13 +1,14 @@
-"""Phased: a strategy round any base strategy, Flower's own too, that adds what every run of fedgeo needs.
+"""FedgeoStrategy: a wrapper of any base strategy, Flower's own too, that adds what every run of fedgeo needs.
 
-Before the rounds: wait for the nodes, hear who they are (hello) and refuse a mixture. In every round: draw the
+Before the rounds: find the clients, hear who they are (handshake) and refuse a mixture. In every round: draw the
 participants, and stop when more clients fail than may. GGEUR builds on it.
 """
 
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -16,66 +17,106 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from .. import messages
+from ..common.code import code_hash
 from ..common.errors import FedgeoError
-from ..config.schema import Federation
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.gaussians import Gaussians
 from ..grids.cohort import CohortGrid
+from ..grids.limits import Limits
 from ..models.base import Weights
 from ..one_shot.from_statistics import FromStatistics
-from ..runs.checkpoint import Checkpoint
+from ..one_shot.lda import LDA
+from ..one_shot.ridge import Ridge
 from .algorithm import AlgorithmStrategy
 from .handshake import Handshake, shake_hands
 from .requests import ask, good
 from .schedule import LearningRate
 
 Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
+INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
 
 
 class FedgeoStrategy(Strategy):
-    """Wraps ``base`` with the hello phase, reproducible participation and a bound on failures."""
+    """Wraps ``base`` with the handshake, reproducible participation and a bound on failures."""
+
+    one_round: ClassVar[bool] = False  # whether there is one round, whatever number is asked for
 
     def __init__(
-        self, base: Strategy, federation: Federation, rate: LearningRate, seed: int, code: str, *, central: bool
+        self,
+        base: Strategy,
+        *,
+        seed: int = 0,
+        participation: Literal["all"] | float = "all",
+        max_failures: float = 0.0,
+        min_nodes: int = 2,
+        deadline: float = 3600.0,
+        hello_deadline: float = 40_000.0,
+        classes: Sequence[str] | None = None,
+        code: str | None = None,
+        learning_rate: LearningRate | float | None = None,
+        evaluate: Literal["clients", "server"] = "clients",
+        init: Literal["lda", "ridge"] | None = None,
+        planner: Callable[[Handshake], dict[int, int]] | None = None,
+        handshake: Handshake | None = None,
+        folder: Path | None = None,
     ) -> None:
+        """``base`` configures and aggregates each round, among that round's participants.
+
+        seed: of the participants that are drawn. participation: "all", a share of the clients below 1, or a number of
+        clients a round. max_failures: the share of clients that may fail in a phase or round before FedgeoError stops
+        the run. min_nodes: the fewest sites of a deployment. deadline: seconds for a phase before the rounds.
+        hello_deadline: seconds for the first answers, before which clients encode their images. classes: the order of
+        a deployment's class names, None for all that the sites have. code: the hash that all nodes must tell, None
+        for that of the code that runs here. learning_rate: what clients train with, None for the rate of their own
+        configuration. evaluate: whether the clients score every round's model, or ``evaluate_fn`` alone. init: the
+        one-round head that takes the place of the initial arrays. planner: each client's gradient steps a round, None
+        for its epochs. handshake: what the clients said, where they have been asked already. folder: where what all
+        clients were sent before the rounds is stored, for clients that lose it.
+        """
         self.base = base
-        self.rate = rate
-        self.federation = federation
         self.seed = seed
-        self.code = code
-        self.central = central  # whether the server evaluates; else every client does, after each round
-        self.hello: Handshake | None = None  # where the server has heard the clients already
+        self.participation = participation
+        self.limits = Limits(max_failures, min_nodes, deadline, hello_deadline)
+        self.classes = classes
+        self.code = code or code_hash()
+        self.rate = LearningRate(learning_rate) if isinstance(learning_rate, int | float) else learning_rate
+        self.central = evaluate == "server"
+        self.init = None if init is None else INIT[init]()
+        self.planner = planner
+        self.folder = folder
+        self.hello = handshake
         self.sites: dict[int, str] = {}  # the names of a deployment's
-        self.planner: Callable[[Handshake], dict[int, int]] | None = None  # each client's steps a round; None: its own
         self.evaluated: dict[int, messages.Evaluation] = {}
         self.done, self.resumed = 0, False  # rounds that an earlier process did, if this one goes on with its run
-        self.folder: Path | None = None  # where the server keeps what it may have to send again
+        self.left_out: tuple[str, ...] = ()  # classes of which all clients together have too few
         self._fresh = dict(vars(base))
         self._sent = ArrayRecord()  # the weights of this round's training messages
-        self.left_out: tuple[str, ...] = ()  # classes of which all clients together have too few
-        self.init: FromStatistics | None = None  # what makes the first weights of class statistics; None: the model's
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """What a resumed run needs of this strategy: tensors, and plain values."""
-        facts: dict[str, Any] = {"rate": self.rate.state(), "left_out": self.left_out}
+        facts: dict[str, Any] = {"rate": self.rate and self.rate.state(), "left_out": self.left_out}
         if isinstance(self.base, AlgorithmStrategy):
             return self.base.state, facts
-        # a strategy of Flower's: what it has set since it was made would have to be kept, and in a way it knows
+        # a strategy of Flower's: what it has set since it was made would have to be saved, and in a way it knows
         facts["unsaved"] = sorted(k for k, value in vars(self.base).items() if value is not self._fresh.get(k, self))
         return {}, facts
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over where an earlier process stood. Raises FedgeoError where that was not kept whole."""
-        if unsaved := checkpoint.facts.get("unsaved"):
+    def restore(self, done: int, server: Weights, facts: Mapping[str, Any]) -> None:
+        """Take over where an earlier process stood after round ``done``: what its ``state`` gave.
+
+        Raises FedgeoError where that was not saved whole.
+        """
+        if unsaved := facts.get("unsaved"):
             raise FedgeoError(
                 f"{type(self.base).__name__} keeps {', '.join(unsaved)} from round to round, which no checkpoint "
                 "holds: a run of it cannot be resumed"
             )
-        self.done, self.resumed = checkpoint.round, True
-        self.rate.restore(checkpoint.facts["rate"])
-        self.left_out = tuple(checkpoint.facts.get("left_out", ()))
+        self.done, self.resumed = done, True
+        if self.rate is not None:
+            self.rate.restore(facts["rate"])
+        self.left_out = tuple(facts.get("left_out", ()))
         if isinstance(self.base, AlgorithmStrategy):
-            self.base.state = checkpoint.group("server")
+            self.base.state = server
 
     def summary(self) -> None:
         log(INFO, "\t├──> %s round %s", type(self).__name__, type(self.base).__name__)
@@ -91,41 +132,60 @@ class FedgeoStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's own loop, after the phases. ``grid`` must be a CohortGrid that has discovered its clients.
+        """Flower's own loop, after the phases. Any ``grid``: its clients are found where that has not been done.
 
-        ``num_rounds`` counts those of an earlier process, which are not done again: Flower counts from 1, and all else
-        here by the run's own rounds.
+        ``initial_arrays`` may be empty: a client is then asked for the model's initial weights, which its
+        configuration decides. ``num_rounds`` counts those of an earlier process, which are not done again: Flower
+        counts from 1, and all else here by the run's own rounds. Raises FedgeoError where the clients do not go
+        together, or too many of them fail.
         """
-        assert isinstance(grid, CohortGrid)
-        self.sites = grid.names
-        self.hello = self.hello or shake_hands(grid, self.federation, self.code)
+        if isinstance(grid, CohortGrid):
+            clients = grid
+        else:
+            clients = CohortGrid(grid)
+            clients.connect(messages.Agreed(secrets.token_hex(8), self.code), self.limits)
+        self.sites = clients.names
+        self.hello = self.hello or shake_hands(clients, self.limits, self.code, self.classes)
         if isinstance(self.base, AlgorithmStrategy):
-            self.base.few = self.hello.few
-        config = train_config or ConfigRecord()
+            self.base.begin(self.hello)
+        config = ConfigRecord(dict(train_config or {}))
         if self.planner is not None:
             messages.write_steps(config, self.planner(self.hello))
-        self.prepare(grid, config)
+        self.prepare(clients, config)
         if self.init is not None and not self.resumed:
-            initial_arrays = messages.weights_record(self.head(grid, self.init))
+            initial_arrays = messages.weights_record(self.head(clients, self.init))
+        elif not initial_arrays and self.shares:
+            initial_arrays = self.initial_arrays(clients)
 
         def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
             return evaluate_fn(number and self.done + number, arrays)
 
         return super().start(
-            grid,
+            clients,
             initial_arrays,
-            num_rounds - self.done,
+            (1 if self.one_round else num_rounds) - self.done,
             timeout,
             config,
             evaluate_config,
             None if evaluate_fn is None else evaluate,
         )
 
+    def validated(self, loss: float) -> None:
+        """A round has ended with this mean validation loss, by which the learning rate may be scheduled."""
+        if self.rate is not None:
+            self.rate.step(loss)
+
     @property
-    def rounds(self) -> int:
-        """How many rounds there are."""
-        return self.federation.rounds
+    def shares(self) -> bool:
+        """Whether clients exchange weights at all."""
+        return not isinstance(self.base, AlgorithmStrategy) or self.base.algorithm.shares
+
+    def initial_arrays(self, grid: CohortGrid) -> ArrayRecord:
+        """query.initial: the model's initial weights, which are the same at every client."""
+        request = Message(RecordDict(), grid.clients[0], messages.INITIAL)
+        (reply,) = self.check(messages.INITIAL, grid.send_and_receive([request], timeout=self.limits.deadline))
+        return reply.content.array_records[messages.ARRAYS]
 
     def prepare(self, grid: CohortGrid, config: ConfigRecord) -> None:
         """Further phases before the first round; ``config`` goes with every training message."""
@@ -170,15 +230,15 @@ class FedgeoStrategy(Strategy):
 
     def ask(self, grid: CohortGrid, kind: str, content: RecordDict, deadline: float | None = None) -> list[Message]:
         """One phase: ask every client, and return the replies; failures count as in a round."""
-        return ask(grid, self.federation, kind, content, deadline)
+        return ask(grid, self.limits, kind, content, deadline)
 
     def check(self, what: str, replies: Iterable[Message]) -> list[Message]:
-        """The good replies. Raises FedgeoError with a client's own error where too many failed."""
-        return good(what, replies, self.federation, self.sites)
+        """The good replies, sorted by client. Raises FedgeoError with a client's own error where too many failed."""
+        return good(what, replies, self.limits, self.sites)
 
     def participants(self, server_round: int, clients: list[int]) -> list[int]:
         """This round's clients, a function of the seed and the round alone."""
-        wanted = self.federation.participation
+        wanted = self.participation
         if wanted == "all":
             return clients
         number = max(1, int(wanted * len(clients))) if isinstance(wanted, float) else min(int(wanted), len(clients))
@@ -190,16 +250,19 @@ class FedgeoStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        assert isinstance(grid, CohortGrid)
+        """The base's messages to this round's participants. ``grid`` is the one that ``start`` made."""
+        grid = self.cohort(grid)
         server_round += self.done
         grid.select(self.participants(server_round, grid.clients))
-        config["lr"] = self.rate.lr
+        if self.rate is not None:
+            config["lr"] = self.rate.lr
         self._sent = arrays
         return self.base.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the base makes of the good replies, in the types in which the weights were sent."""
         server_round += self.done
         arrays, metrics = self.base.aggregate_train(server_round, self.check(f"round {server_round}", replies))
         # some of Flower's strategies make float64 of what they were given
@@ -208,7 +271,8 @@ class FedgeoStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        assert isinstance(grid, CohortGrid)
+        """A message to every client, whoever has trained; none where the server evaluates."""
+        grid = self.cohort(grid)
         if self.central:
             return []
         grid.select()
@@ -217,7 +281,16 @@ class FedgeoStrategy(Strategy):
         return [Message(content, client, messages.EVALUATE) for client in grid.get_node_ids()]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        if not self.central:
-            counted = self.check(f"evaluation of round {self.done + server_round}", replies)
-            self.evaluated = {reply.metadata.src_node_id: messages.read_evaluation(reply.content) for reply in counted}
-        return None
+        """Accuracy and mean cross-entropy over the test samples of all clients; None where there are none."""
+        if self.central:
+            return None
+        counted = self.check(f"evaluation of round {self.done + server_round}", replies)
+        self.evaluated = {reply.metadata.src_node_id: messages.read_evaluation(reply.content) for reply in counted}
+        return messages.test_metrics(self.evaluated.values())
+
+    def cohort(self, grid: Grid) -> CohortGrid:
+        """``grid``, whose node ids are clients. FedgeoError for any other, as a strategy around this one would pass."""
+        if not isinstance(grid, CohortGrid):
+            name = type(self).__name__
+            raise FedgeoError(f"{name} must be started itself: put other wrappers inside of it, {name}(Wrapper(base))")
+        return grid

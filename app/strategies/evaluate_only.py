@@ -11,9 +11,7 @@ from .base import FedgeoStrategy
 class EvaluateOnly(FedgeoStrategy):
     """Its one round asks nothing of the clients but, where they evaluate, their scores."""
 
-    @property
-    def rounds(self) -> int:
-        return 1
+    one_round = True
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -15,11 +15,9 @@ from .base import FedgeoStrategy
 
 
 class FittedStrategy(FedgeoStrategy):
-    """Its one round is the fit. Every client is asked, whatever ``federation.participation`` says."""
+    """Its one round is the fit. Every client is asked, whoever takes part in rounds."""
 
-    @property
-    def rounds(self) -> int:
-        return 1
+    one_round = True
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

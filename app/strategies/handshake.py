@@ -11,8 +11,9 @@ from flwr.app import RecordDict
 from .. import messages
 from ..common.errors import FedgeoError
 from ..config.privacy import RESEARCH, smallest_reported, strictest
-from ..config.schema import Federation, Privacy
+from ..config.schema import Privacy
 from ..grids.cohort import CohortGrid
+from ..grids.limits import Limits
 from .requests import ask, named
 
 log = logging.getLogger(__name__)
@@ -57,16 +58,16 @@ class Handshake:
         return [int(label) for label in np.flatnonzero((counts > 0) & (counts < self.privacy.min_total))]
 
 
-def shake_hands(grid: CohortGrid, federation: Federation, code: str) -> Handshake:
+def shake_hands(grid: CohortGrid, limits: Limits, code: str, order: Sequence[str] | None = None) -> Handshake:
     """Hear every client. Raises FedgeoError, by client and fact, where they do not go together.
 
     Of a deployment's sites each has classes of its own: they are agreed here, and a site that did not answer takes no
-    further part. code: the server's.
+    further part. code: the server's. order: the sites' classes in the order that is wanted; None: as ``agree`` has it.
     """
     total = max(grid.clients) + 1
     said = {
         reply.metadata.src_node_id: messages.read_text(reply.content)
-        for reply in ask(grid, federation, messages.HELLO, RecordDict(), federation.hello_deadline)
+        for reply in ask(grid, limits, messages.HELLO, RecordDict(), limits.hello_deadline)
     }
     first, reference = next(iter(said.items()))
     if reference["code"] != code:
@@ -82,7 +83,7 @@ def shake_hands(grid: CohortGrid, federation: Federation, code: str) -> Handshak
         raise FedgeoError("no client has privacy.min_count samples of any class: lower it, or gather more")
     classes = tuple(reference["classes"])
     if sites:
-        classes = agree({grid.names[client]: words["classes"] for client, words in said.items()}, federation.classes)
+        classes = agree({grid.names[client]: words["classes"] for client, words in said.items()}, order)
         grid.agree(classes, said)
     else:
         grid.keep(said)

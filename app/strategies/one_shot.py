@@ -14,7 +14,7 @@ from .evaluate_only import EvaluateOnly
 
 
 class OneShotStrategy(EvaluateOnly):
-    """Its one round is the statistics. Every client is asked, whatever ``federation.participation`` says."""
+    """Its one round is the statistics. Every client is asked, whoever takes part in rounds."""
 
     found: Weights
 

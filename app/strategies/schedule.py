@@ -1,21 +1,29 @@
 """The learning rate of the clients, which the server sets each round."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from ..config.schema import Training
-
 
 class LearningRate:
-    """``lr`` as configured; with schedule ``plateau`` it steps once a round on the clients' validation loss."""
+    """``lr``; with schedule ``plateau`` it steps once a round on the clients' validation loss.
 
-    def __init__(self, training: Training) -> None:
-        self._optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=training.lr)
+    patience: rounds without improvement before a step. factor: what a step multiplies the rate by.
+    """
+
+    def __init__(
+        self,
+        lr: float,
+        schedule: Literal["constant", "plateau"] = "constant",
+        *,
+        patience: int = 10,
+        factor: float = 0.1,
+    ) -> None:
+        self._optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=lr)
         self._plateau: ReduceLROnPlateau | None = None
-        if training.schedule == "plateau":
-            self._plateau = ReduceLROnPlateau(self._optimiser, patience=training.patience, factor=training.factor)
+        if schedule == "plateau":
+            self._plateau = ReduceLROnPlateau(self._optimiser, patience=patience, factor=factor)
 
     @property
     def lr(self) -> float:

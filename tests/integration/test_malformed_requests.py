@@ -40,7 +40,8 @@ def asked_of(content: RecordDict) -> Iterator[Change]:
 
 
 def is_rate(value: Any) -> bool:
-    return value in (0.5, 1e18, 10**18) and not isinstance(value, bool)
+    """What a client can train with; without a rate it trains with that of its own configuration."""
+    return value in (None, 0.5, 1e18, 10**18) and not isinstance(value, bool)
 
 
 def no_word(value: Any) -> bool:

@@ -366,7 +366,7 @@ def test_a_name_that_two_nodes_took_is_nobodys_later_either(sites: list[LocalSit
         return found
 
     inner.get_node_ids = connect  # type: ignore[method-assign]
-    grid.gather(Agreed("0" * 16, code_hash()), smallest_reported=2, deadline=60)
+    grid.gather(Agreed("0" * 16, code_hash()), least=2, deadline=60)
     assert list(grid.names.values()) == ["site-2", "site-3"]
 
 

@@ -11,7 +11,6 @@ import torch
 from app.client.client_states import ClientStates
 from app.common.errors import FedgeoError
 from app.common.files import write_atomic
-from app.config.compose import load
 from app.runs.checkpoint import Checkpoint
 from app.runs.resume import FOLDER, Origin, lock, rewind
 from app.strategies.schedule import LearningRate
@@ -80,12 +79,10 @@ def test_what_is_no_checkpoint_is_told_in_a_line(tmp_path: Path) -> None:
 
 
 def test_the_rate_goes_on_where_it_stood() -> None:
-    training = load("training.schedule=plateau training.patience=1 training.lr=0.3").training
     losses = [1.0, 0.9, 0.95, 0.97, 0.96, 0.5, 0.6, 0.61, 0.62]
-    whole, first = LearningRate(training), LearningRate(training)
+    whole, first, second = (LearningRate(0.3, "plateau", patience=1, factor=0.5) for _ in range(3))
     for loss in losses[:4]:
         first.step(loss)
-    second = LearningRate(training)
     second.restore(json.loads(json.dumps(first.state())))
     for loss in losses[:4]:
         whole.step(loss)
