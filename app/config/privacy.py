@@ -3,7 +3,7 @@
 A class of fewer than ``min_count`` samples is left out of all that a client does, training and evaluation too: of one
 sample the mean IS the sample, two are mean +- root eigenvalue times eigenvector, and the change of a linear layer tells
 of a class that has one. The shape of few samples spans them, so that ``min_total`` and ``rank_share`` bound what is
-sent to all clients. app/data/policy_view.py is where samples are left out; the README says what remains.
+sent to all clients. app/data/policy_view.py is where samples are left out; docs/privacy.md says what remains.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
