@@ -1,4 +1,4 @@
-"""What the server takes from its clients: every reply is checked against what was asked, before anybody uses it."""
+"""What the server takes from its clients: every reply is checked against its request before it is used."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -36,20 +36,20 @@ SCALE = 1e-6  # what sums over float64 numbers may be off by, relative to them
 
 
 class ReplyValidator:
-    """The checks of one run, which know as much of the clients as these have said by then."""
+    """The checks of one run, which know of the clients what they have reported so far."""
 
     def __init__(self, config: Config, grid: CohortGrid) -> None:
         self.config = config
         self.augmentation = augmentation.load(config.augmentation)
         self.grid = grid
-        self.hello: dict[int, HandshakeReply] = {}
-        self.totals: dict[int, int] = {}  # samples of each client's augmented set, where it told them
+        self.handshakes: dict[int, HandshakeReply] = {}
+        self.totals: dict[int, int] = {}  # samples of each client's augmented set, where it reported them
         self.tested: dict[tuple[int, str, int], bytes] = {}  # samples of each class that a client is tested on
         self.domains = 0
         self._exchange: Signature | None = None
         self._model: tuple[Algorithm, Model, Mapping[str, Any]] | None = None
         self._checks: dict[str, Callable[[int, str, Message, RecordDict], None]] = {
-            messages.HELLO: self._hello,
+            messages.HELLO: self._handshake,
             messages.STATISTICS: self._statistics,
             messages.GEOMETRY: self._described,
             messages.TRAIN: self._trained,
@@ -77,19 +77,19 @@ class ReplyValidator:
 
     # --- one a message type ---
 
-    def _hello(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
+    def _handshake(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG,))
         only(part.config, ("json",), who, "field")
-        hello: HandshakeReply = said(HandshakeReply, words(part.config["json"], who), who)
+        handshake: HandshakeReply = said(HandshakeReply, words(part.config["json"], who), who)
         needed = FACTS[self.config.data.family]
-        only(hello.facts.keys() & set(needed), needed, who, "fact")  # others are compared between clients
-        self.hello[client] = hello
+        only(handshake.facts.keys() & set(needed), needed, who, "fact")  # others are compared between clients
+        self.handshakes[client] = handshake
 
     def _statistics(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
-        asked, counts = messages.read_statistics(request.content), self._counts(client, who)
+        requested, counts = messages.read_statistics(request.content), self._counts(client, who)
         sender = Sender(who, counts, self._exact(client), self._dimension(client, who))
-        if asked == "augmentation":
+        if requested == "augmentation":
             found = self.augmentation.read_statistics(arrays, len(counts), who)
             only(arrays, found.to_arrays(), who, "array")
             self.augmentation.check_statistics(found, sender)
@@ -97,8 +97,8 @@ class ReplyValidator:
         statistics = ClassStatistics.from_arrays(arrays, who)
         only(arrays, statistics.to_arrays(), who, "array")
         check_statistics(statistics, counts, sender.dimension, sender.exact, who)
-        if asked == "means" and bool(statistics.ranks.any()):
-            raise FedgeoError(f"{who}: it was asked for means alone, and sends covariances")
+        if requested == "means" and bool(statistics.ranks.any()):
+            raise FedgeoError(f"{who}: it sends covariances, means alone were requested")
 
     def _described(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG, METRICS))
@@ -108,18 +108,18 @@ class ReplyValidator:
         whole(part.metrics["perturbed"], who, "perturbed", most=added)
         real(part.metrics["perturbation_rms"], who, "perturbation_rms", 0.0)
         counts: Described = said(Described, words(part.config["json"], who), who)
-        told = self._counts(client, who)
-        if len(counts.total) != len(told) or len(counts.unshaped) != len(told):
-            raise FedgeoError(f"{who}: it tells of {len(counts.total)} classes, there are {len(told)}")
+        reported = self._counts(client, who)
+        if len(counts.total) != len(reported) or len(counts.unshaped) != len(reported):
+            raise FedgeoError(f"{who}: it reports {len(counts.total)} classes, there are {len(reported)}")
         if any(bare > whole_ for bare, whole_ in zip(counts.unshaped, counts.total, strict=True)):
             raise FedgeoError(f"{who}: more samples without a shape than there are")
-        step = self._said(client, who).privacy.round_counts
+        step = self._handshake_of(client, who).privacy.round_counts
         if any(n % step for n in (added, part.metrics["perturbed"], *counts.total, *counts.unshaped)):
-            raise FedgeoError(f"{who}: its counts do not keep the policy that it told")
+            raise FedgeoError(f"{who}: its counts do not keep the policy that it reported")
         if self._exact(client):
-            if any(n < own for n, own in zip(counts.total, told.tolist(), strict=True)):
-                raise FedgeoError(f"{who}: its augmented classes are smaller than it said they were before")
-            if sum(counts.total) - int(told.sum()) != added:
+            if any(n < own for n, own in zip(counts.total, reported.tolist(), strict=True)):
+                raise FedgeoError(f"{who}: its augmented classes are smaller than those of its handshake")
+            if sum(counts.total) - int(reported.sum()) != added:
                 raise FedgeoError(f"{who}: {added} added samples do not go with its counts by class")
             self.totals[client] = sum(counts.total)
 
@@ -136,7 +136,7 @@ class ReplyValidator:
         real(part.metrics.get("clamped_fraction", 0.0), who, "clamped_fraction", 0.0, 1.0)
 
     def _examples(self, client: int, who: str, part: Part) -> None:
-        """What the reply weighs must be what the client said it holds; 1 where all weigh the same."""
+        """What the reply weighs must be what its handshake says it holds; 1 where all weigh the same."""
         found = real(part.metrics["num-examples"], who, "num-examples", 1.0, MOST)
         wanted: float | None = None
         if self.config.federation.weights == "equal":
@@ -144,10 +144,10 @@ class ReplyValidator:
         elif self._exact(client):
             own = int(self._counts(client, who).sum())
             wanted = own if self.config.federation.weights == "real" else self.totals.get(client, own)
-        if found % self._said(client, who).privacy.round_counts and wanted != 1.0:
-            raise FedgeoError(f"{who}: num-examples is {found:g}, which does not keep the policy that it told")
+        if found % self._handshake_of(client, who).privacy.round_counts and wanted != 1.0:
+            raise FedgeoError(f"{who}: num-examples is {found:g}, which does not keep the policy that it reported")
         if wanted is not None and found != wanted:
-            raise FedgeoError(f"{who}: num-examples is {found:g}, by what it said it is {wanted:g}")
+            raise FedgeoError(f"{who}: num-examples is {found:g}, by its handshake it is {wanted:g}")
 
     def _evaluated(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (ARRAYS, METRICS))
@@ -163,10 +163,10 @@ class ReplyValidator:
                 raise FedgeoError(f"{who}: {of}.domain must name different domains of the {self.domains} there are")
             if bool((confusion < 0).any()) or bool((losses < 0).any()):
                 raise FedgeoError(f"{who}: {of} counts and losses must not be negative")
-            policy = self._said(client, who).privacy
+            policy = self._handshake_of(client, who).privacy
             rows = confusion.sum(axis=2)
             if bool(((rows > 0) & ((rows < policy.min_count) | (rows % policy.round_counts > 0))).any()):
-                raise FedgeoError(f"{who}: {of} counts do not keep the policy that it told")
+                raise FedgeoError(f"{who}: {of} counts do not keep the policy that it reported")
             for number, counts in zip(domain.tolist(), rows, strict=True):
                 before = self.tested.setdefault((client, of, number), counts.tobytes())
                 if before != counts.tobytes():
@@ -180,17 +180,17 @@ class ReplyValidator:
         algorithm, model, inputs = self._model
         assert isinstance(algorithm, Fitted)
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
-        told = self._counts(client, who)
-        question, asked = messages.read_question(request.content)
+        reported = self._counts(client, who)
+        question, request_weights = messages.read_question(request.content)
         honest = algorithm.answer(
-            question, asked, blank(model, inputs), torch.zeros(1, dtype=torch.int64), len(told), {}
+            question, request_weights, blank(model, inputs), torch.zeros(1, dtype=torch.int64), len(reported), {}
         )
         found = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
         check_tensors(found, template(honest), who)
-        if "counts" in found and not np.array_equal(arrays["counts"], told):
-            raise FedgeoError(f"{who}: counts are not what it said it holds")
-        if "count" in found and self._exact(client) and arrays["count"][0] != told.sum():
-            raise FedgeoError(f"{who}: count is not what it said it holds")
+        if "counts" in found and not np.array_equal(arrays["counts"], reported):
+            raise FedgeoError(f"{who}: counts are not those of its handshake")
+        if "count" in found and self._exact(client) and arrays["count"][0] != reported.sum():
+            raise FedgeoError(f"{who}: count is not that of its handshake")
         for name in ("sum", "sums"):
             if name in found:
                 check_symmetric(arrays[name], name, question == "mean", who)
@@ -200,32 +200,32 @@ class ReplyValidator:
     def _final(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         messages.part(reply, who, ())
 
-    # --- what a client said of itself ---
+    # --- what a client's handshake says ---
 
-    def _said(self, client: int, who: str) -> HandshakeReply:
-        if client not in self.hello:
-            raise FedgeoError(f"{who}: it has not said who it is")
-        return self.hello[client]
+    def _handshake_of(self, client: int, who: str) -> HandshakeReply:
+        if client not in self.handshakes:
+            raise FedgeoError(f"{who}: there was no handshake with it")
+        return self.handshakes[client]
 
     def _counts(self, client: int, who: str) -> np.ndarray:
-        """The samples of each class that the client told, in the order of the run's classes, (C,)."""
-        own = self._said(client, who)
+        """The samples of each class that the client reported, in the order of the run's classes, (C,)."""
+        own = self._handshake_of(client, who)
         agreed = self.grid.agreed.classes if self.grid.agreed is not None else None
         counts = dict(zip(own.classes, own.counts, strict=True))
         return np.array([counts.get(name, 0) for name in agreed or own.classes], dtype=np.int64)
 
     def _dimension(self, client: int, who: str) -> int:
-        value = self._said(client, who).facts.get("dimension")
+        value = self._handshake_of(client, who).facts.get("dimension")
         return whole(value, who, "dimension", 1)
 
     def _exact(self, client: int) -> bool:
         """Whether what the client tells of counts is all of it, and not rounded."""
-        policy = self.hello[client].privacy
+        policy = self.handshakes[client].privacy
         return (policy.min_count, policy.round_counts) == (RESEARCH.min_count, RESEARCH.round_counts)
 
 
 def check_symmetric(matrices: np.ndarray, name: str, semidefinite: bool, who: str) -> None:
-    """Refuse matrices (..., n, n) that are not symmetric or, where asked, not positive semidefinite."""
+    """Refuse matrices (..., n, n) that are not symmetric or, where ``semidefinite``, not positive semidefinite."""
     scale = float(np.abs(matrices).max(initial=0.0))
     if scale > LARGEST or not bool((np.abs(matrices - np.swapaxes(matrices, -1, -2)) <= SCALE * scale).all()):
         raise FedgeoError(f"{who}: {name} is not symmetric")

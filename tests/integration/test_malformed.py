@@ -124,7 +124,7 @@ def test_no_malformed_reply_is_taken(run: str, kind: str, faults: Faults, record
     replies = told.server.replies
     rng = np.random.default_rng(1)
     entries = told.replies[kind]
-    everyone = [entry for entry in entries if entry[0].metadata.dst_node_id in replies.hello]
+    everyone = [entry for entry in entries if entry[0].metadata.dst_node_id in replies.handshakes]
     assert len(everyone) == len(entries)
 
     def changes() -> Iterator[tuple[Message, Change]]:
@@ -137,14 +137,14 @@ def test_no_malformed_reply_is_taken(run: str, kind: str, faults: Faults, record
     for request, (what, content) in changes():
         tried += 1
         client = request.metadata.dst_node_id
-        before = replies.hello[client]
+        before = replies.handshakes[client]
         with pytest.raises(FedgeoError) as caught:
             replies.check(request, content)
             # what is well formed, but not what the other clients say, is refused where all of them are heard
-            after = replies.hello[client]
+            after = replies.handshakes[client]
             compare(dict(after.facts), f"client {client}", dict(before.facts), "another client")
             pytest.fail(f"taken for good: {what}")
-        replies.hello[client] = before
+        replies.handshakes[client] = before
         text = str(caught.value)
         assert text.startswith(f"client {client}"), f"{what}: {text}"
         assert "\n" not in text, what
