@@ -203,6 +203,7 @@ def read(config: Config, data: EegData) -> list[Trials]:
     """All subjects' processed trials, from the cache where they lie there."""
     band = None if data.band is None else (data.band[0], data.band[1])
     common: dict[str, Any] = {"band": band, "notch": data.notch, "resample": data.resample, "scale": data.scale}
+    common |= {"bad_channels": data.bad_channels, "reference": data.reference, "rename": data.rename}
     window = (data.window[0], data.window[1])
     cache = cache_dir(config) / "eeg"
     if data.kind == "simulated":
