@@ -177,7 +177,7 @@ def test_a_subject_without_a_class_is_kept_and_reported(tmp_path: Path) -> None:
     save(make_raw(), tmp_path / "a" / "x_raw.fif")
     save(make_raw(labels=("T1",) * 10), tmp_path / "b" / "x_raw.fif")
     whole, half = eeg_folder(tmp_path, events=EVENTS)
-    assert half.notes == ("no trial of class right_hand",)
+    assert half.notes == ("no trial of class right_hand (T2); its annotations: T1",)
     assert half.classes == whole.classes and set(half.labels) == {0}
 
 

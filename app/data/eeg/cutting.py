@@ -33,6 +33,7 @@ class Cut:
     labels: np.ndarray
     rate: float
     average_reference: bool
+    annotations: frozenset[str]
     notes: list[str]
 
 
@@ -83,7 +84,7 @@ def cut(recording: Recording, channels: tuple[str, ...], processing: Processing)
     data, labels, rate = _filtered(raw, loaded.events, loaded.segments, processing)
     if lost := len(loaded.events) - len(labels):
         notes.append(f"{lost} trials at the end of a segment dropped (too short once resampled)")
-    return Cut(data, labels, rate, average, notes)
+    return Cut(data, labels, rate, average, frozenset(map(str, raw.annotations.description)), notes)
 
 
 def _load(recording: Recording, channels: Sequence[str], processing: Processing) -> _Loaded:

@@ -17,8 +17,11 @@ from ...one_shot.fitted import Fitted
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..source import TEST, TRAIN, VAL
+from .subject_names import is_subject
 from .trials import Trials, check_agreement, leave_subjects_out, split_subject
 
+ORDINARY = ("channels left out: ", "average reference: ")  # notes of what the settings or the recording ask for
+MOST, SHOWN = 20, 5  # warnings, and subjects named in one
 PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
 
@@ -101,6 +104,22 @@ class EegDataset:
         """What was dropped, renamed or found missing, a line each."""
         return tuple(f"subject {t.subject}: {note}" for t in self.trials for note in t.notes if note != "simulated")
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the notes that may change what is learned; one that several subjects share comes once."""
+        subjects: dict[str, list[str]] = {}
+        for trials in self.trials:
+            for note in trials.notes:
+                if note != "simulated" and not any(words in note for words in ORDINARY):
+                    subjects.setdefault(note, []).append(trials.subject)
+        lines = [
+            f"subject{'s' if len(names) > 1 else ''} {', '.join(names[:SHOWN])}"
+            f"{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {note}"
+            for note, names in subjects.items()
+        ]
+        more = [f"{len(lines) - MOST} more notes on the recordings: see partition.json"] if len(lines) > MOST else []
+        return (*lines[:MOST], *more)
+
     def _gather(self, part: str, subjects: tuple[int, ...]) -> Samples:
         chosen = [(s, np.flatnonzero(self.split[s] == PARTS[part])) for s in subjects]
         return Samples(
@@ -155,6 +174,7 @@ def eeg_dataset(config: Config) -> EegDataset:
     check_agreement(trials)
     if config.engine != "deployment":  # a site may lack a class that another has
         _refuse_absent(trials, data)
+        _refuse_unknown_scale(trials, data)
     federation = config.federation
     names = [t.subject for t in trials]
     left_out: dict[str, tuple[int, ...]] = {}
@@ -186,6 +206,13 @@ def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
                 f"data.events: no recording has a trial of class {name} ({annotation}): correct its annotation, or "
                 "leave the class out (scripts/check_site.py DIR lists the annotations there are)"
             )
+
+
+def _refuse_unknown_scale(subjects: Sequence[Trials], data: EegData) -> None:
+    names = [t.subject for t in subjects]
+    for key in data.scale if isinstance(data.scale, dict) else ():
+        if not any(is_subject(key, name) for name in names):
+            raise FedgeoError(f"data.scale: subject {key} is not among {', '.join(names)}")
 
 
 def _split(trials: Trials, config: Config) -> np.ndarray:

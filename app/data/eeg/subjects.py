@@ -8,7 +8,7 @@ import numpy as np
 
 from ...common.errors import FedgeoError
 from .copies import without_copies
-from .cutting import bad_channels, cut
+from .cutting import Cut, bad_channels, cut
 from .processing import Processing
 from .recording import Recording, agree_channels, agree_rates, read_header
 from .subject_names import is_subject
@@ -89,11 +89,16 @@ def _subject(
 
 def cut_subject(recordings: Sequence[Recording], processing: Processing, channels: tuple[str, ...]) -> Trials:
     """One subject's trials of ``channels``, which each of the recordings must have."""
-    cuts = [cut(recording, channels, processing) for recording in recordings]
+    cuts = [_cut(recording, channels, processing) for recording in recordings]
     labels = np.concatenate([one.labels for one in cuts])
     classes = tuple(processing.events)
     notes = _gather([(recording.name, one.notes) for recording, one in zip(recordings, cuts, strict=True)])
-    notes += [f"no trial of class {name}" for index, name in enumerate(classes) if index not in labels]
+    held = ", ".join(sorted(frozenset().union(*(one.annotations for one in cuts)))) or "none"
+    notes += [
+        f"no trial of class {name} ({text}); its annotations: {held}"
+        for index, (name, text) in enumerate(processing.events.items())
+        if index not in labels
+    ]
     return Trials(
         subject=recordings[0].subject,
         trials=np.concatenate([one.trials for one in cuts]),
@@ -107,6 +112,17 @@ def cut_subject(recordings: Sequence[Recording], processing: Processing, channel
         windowed=recordings[0].label is not None,
         notes=tuple(notes),
     )
+
+
+def _cut(recording: Recording, channels: tuple[str, ...], processing: Processing) -> Cut:
+    """One recording's trials; whatever a library trips over is said of the recording."""
+    try:
+        return cut(recording, channels, processing)
+    except FedgeoError:
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200]
+        raise recording.fault(f"cannot be processed ({type(error).__name__}: {detail})") from error
 
 
 def _gather(by_recording: Sequence[tuple[str, list[str]]]) -> list[str]:
