@@ -63,7 +63,7 @@ class EegData(Group):
     kind: Literal["eeg_folder", "eeg_bids", "moabb", "simulated"]
     path: str | None
     task: str | None
-    events: dict[str, str] | None
+    events: dict[str, str | int] | None
     subjects: int | list[int | str] | None
     exclude: list[int] | None
     runs: list[int] | None
@@ -71,8 +71,11 @@ class EegData(Group):
     band: Pair | None
     notch: Rate | None
     resample: Rate | None
-    scale: Rate
+    scale: Rate | dict[str | int, Rate]
     channels: Literal["all", "common"] | list[str]
+    bad_channels: Literal["refuse", "drop", "interpolate"]
+    reference: Literal["none", "average"]
+    rename: dict[str, str] | None
     subject_pattern: str | None
     labels_csv: str | None
     windows: Pair | None

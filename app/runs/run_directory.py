@@ -37,6 +37,7 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.rows: list[dict[str, Any]] = []
+        self.data_warnings: list[str] = []  # what of the data a person should look at
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.earlier_seconds = self.earlier_cpu_seconds = 0.0  # that the run took before it was broken off
         self.checkpoint: Checkpoint | None = None
@@ -138,6 +139,7 @@ class RunDirectory:
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
         }
+        summary["warnings"] = [*self.data_warnings, *summary["warnings"]]
         summary = strict(summary | facts)  # what is returned is what can be read back
         self.write("summary.json", json.dumps(summary, indent=2) + "\n")
         self.tracker.end(self.path, summary)

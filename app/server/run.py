@@ -110,6 +110,7 @@ class Server:
         self.results.write_partition(dataset.partition_json())
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
+        self.results.data_warnings += getattr(dataset, "warnings", ())
         self.replies.expect(algorithm, experiment.model(), dataset.inputs, len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())

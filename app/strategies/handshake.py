@@ -25,6 +25,9 @@ AGREED = {  # what to do where clients do not say the same
     "dimension": "use one encoder everywhere",
     "encoder": "use one encoder, with the same weights and preprocessing, everywhere",
     "normalisation": "set encoder.normalise alike everywhere",
+    "channels": "set data.channels to a list of those that all have (data.rename, where they are named otherwise)",
+    "average reference": "set data.reference=average, or record all against one electrode",
+    "sampling rate": "set data.resample to the lower one",
 }
 
 

@@ -8,9 +8,10 @@ import torch
 
 from ..common.errors import FedgeoError
 from ..data.eeg.folder import find_files, list_recordings
-from ..data.eeg.processing import Processing, trials_of_subjects
+from ..data.eeg.processing import Processing
 from ..data.eeg.recording import Recording, read_header
 from ..data.eeg.subject_names import refuse_ambiguous
+from ..data.eeg.subjects import trials_of_subjects
 from ..data.eeg.trials import Trials
 from ..geometry import covariances
 from ..models.eegnet import EEGNet
@@ -43,8 +44,8 @@ def predict_recordings(
         windows = (float(length), float(step))
     recordings = _recordings(source, windows is not None, trained.classes[0], subject_pattern)
     rate = _check(trained, recordings, resample)
-    processing = _processing(trained, events, windows, scale, rate)
-    subjects = trials_of_subjects(recordings, processing, channels=trained.facts["channels"])
+    processing = _processing(trained, events, windows, rate)
+    subjects = trials_of_subjects(recordings, processing, channels=trained.facts["channels"], scale=scale)
     names, parts, notes = [], [], []
     for trials in subjects:
         _check_trials(trained, trials)
@@ -83,7 +84,7 @@ def _check(trained: Trained, recordings: Sequence[Recording], resample: bool) ->
 
 
 def _processing(
-    trained: Trained, events: Sequence[str], windows: tuple[float, float] | None, scale: float, rate: float | None
+    trained: Trained, events: Sequence[str], windows: tuple[float, float] | None, rate: float | None
 ) -> Processing:
     """How the recordings become trials: as in training, but for what begins one."""
     data = trained.described["data"]
@@ -102,7 +103,9 @@ def _processing(
         band=None if band is None else (float(band[0]), float(band[1])),
         notch=data["notch"],
         resample=rate,
-        microvolts=1e6 * scale,
+        # the model reads these very channels, so none can be left out
+        bad_channels="interpolate" if data.get("bad_channels") == "interpolate" else "refuse",
+        reference=data.get("reference", "none"),
     )
 
 

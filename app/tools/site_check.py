@@ -31,21 +31,27 @@ def check_site(path: Path, overrides: Sequence[str] = (), policy: Path | None = 
     policy: the site's own policy file.
     """
     found = SiteFindings(str(path), code=code_hash())
-    with tempfile.TemporaryDirectory(prefix="fedgeo-") as scratch:
-        try:
-            site = _site(path, policy, Path(scratch), found)
-            config = _config(site, overrides, found)
-            found.policy = effective(config.privacy, site.policy).model_dump()
-        except FedgeoError as error:
-            found.faults.append(str(error))
-            return found
-        if found.kind == "eeg":
-            from .site_check_eeg import check_recordings
-
-            check_recordings(found, config, site)
-        else:
-            _check_images(found, config, site)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fedgeo-") as scratch:
+            _check(found, path, overrides, policy, Path(scratch))
+    except FedgeoError as error:
+        found.faults.append(str(error))
+    except Exception as error:  # whoever checks is helped by what it is, not by where it was raised
+        detail = " ".join(str(error).split())[:200]
+        found.faults.append(f"{path}: cannot be checked ({type(error).__name__}: {detail})")
     return found
+
+
+def _check(found: SiteFindings, path: Path, overrides: Sequence[str], policy: Path | None, scratch: Path) -> None:
+    site = _site(path, policy, scratch, found)
+    config = _config(site, overrides, found)
+    found.policy = effective(config.privacy, site.policy).model_dump()
+    if found.kind == "eeg":
+        from .site_check_eeg import check_recordings
+
+        check_recordings(found, config, site)
+    else:
+        _check_images(found, config, site)
 
 
 def _site(path: Path, policy: Path | None, scratch: Path, found: SiteFindings) -> Site:

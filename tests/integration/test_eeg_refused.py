@@ -127,7 +127,7 @@ def test_another_sampling_rate_and_a_truncated_file_are_refused_too(
     path = save(make_raw(rate=128.0), tmp_path / "data" / "slow" / "x.edf")
     refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", "128 Hz", "160 Hz", "data.resample=128")
     path.write_bytes(path.read_bytes()[:20_000])
-    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", f"delete {path}")
+    refused(recorded(tmp_path / "data"), capsys, "subject slow", "slow/x.edf", f"copy {path} again")
 
 
 def test_what_can_be_handled_is_and_is_reported(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_a_folder_without_participants_is_refused(tmp_path: Path) -> None:
         eeg_bids(tmp_path, task="imagery", events=EVENTS)
 
 
-def test_a_truncated_recording_is_named_for_deletion(tmp_path: Path) -> None:
+def test_a_truncated_recording_is_named_with_what_to_do(tmp_path: Path) -> None:
     path = mne_bids.BIDSPath(subject="1", task="imagery", datatype="eeg", root=tmp_path)
     mne_bids.write_raw_bids(make_raw(), path, format="EDF", allow_preload=True, verbose="ERROR")
     (file,) = tmp_path.glob("sub-1/eeg/*.edf")
     file.write_bytes(file.read_bytes()[:20_000])
-    with pytest.raises(FedgeoError, match=f"subject 1, .*truncated.*delete {file}"):
+    with pytest.raises(FedgeoError, match=f"subject 1, .*cut short.*copy {file} again"):
         eeg_bids(tmp_path, task="imagery", events=EVENTS)
 
 

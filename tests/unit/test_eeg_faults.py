@@ -126,24 +126,24 @@ def test_two_classes_at_once_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.edf", "x.bdf", "x.gdf", "x_raw.fif", "x.vhdr", "x.set"])
-def test_a_truncated_file_is_named_for_deletion(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> None:
     codes = ("1", "2") if name.endswith(".gdf") else ("T1", "T2")
     file = save(make_raw(labels=codes * 5), tmp_path / "bad" / name)
     data = file.with_suffix(".eeg") if file.suffix == ".vhdr" else file
     data.write_bytes(data.read_bytes()[: data.stat().st_size * 6 // 10])
     prefix = "Comment/" if file.suffix == ".vhdr" else ""
     events = {"left": prefix + codes[0], "right": prefix + codes[1]}
-    refused(tmp_path, "subject bad", f"bad/{name}", f"delete {file}", events=events)
+    refused(tmp_path, "subject bad", f"bad/{name}", f"copy {file} again", events=events)
 
 
-def test_a_file_cut_within_its_header_is_named_for_deletion(tmp_path: Path) -> None:
+def test_a_file_cut_within_its_header_is_named_with_what_to_do(tmp_path: Path) -> None:
     file = save(make_raw(), tmp_path / "bad" / "x.edf")
     file.write_bytes(file.read_bytes()[:300])
-    refused(tmp_path, f"delete {file}", "header is not complete")
+    refused(tmp_path, f"copy {file} again", "header is not complete")
     file.write_bytes(b"")
-    refused(tmp_path, f"delete {file}")
+    refused(tmp_path, f"copy {file} again")
     file.rename(file.with_suffix(".gdf"))
-    refused(tmp_path, f"delete {file.with_suffix('.gdf')}", "header is not complete")
+    refused(tmp_path, f"copy {file.with_suffix('.gdf')} again", "header is not complete")
 
 
 def test_a_recorder_that_was_never_stopped_is_no_fault(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_subject_without_a_class_is_kept_and_reported(tmp_path: Path) -> None:
     save(make_raw(), tmp_path / "a" / "x_raw.fif")
     save(make_raw(labels=("T1",) * 10), tmp_path / "b" / "x_raw.fif")
     whole, half = eeg_folder(tmp_path, events=EVENTS)
-    assert half.notes == ("no trial of class right_hand",)
+    assert half.notes == ("no trial of class right_hand (T2); its annotations: T1",)
     assert half.classes == whole.classes and set(half.labels) == {0}
 
 

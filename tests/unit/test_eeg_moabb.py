@@ -137,16 +137,16 @@ def test_missing_data_says_where_what_and_how(physionet: Path, offline: None) ->
         weibo2014(subjects=[1], path=physionet)
 
 
-def test_a_truncated_recording_is_named_for_deletion(physionet: Path, offline: None) -> None:
+def test_a_truncated_recording_is_named_with_what_to_do(physionet: Path, offline: None) -> None:
     (file,) = physionet.rglob("S004R08.edf")
     content = file.read_bytes()
     file.unlink()
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(FedgeoError, match=f"subject 4, S004R08.edf: .*truncated.*delete {file}"):
+    with pytest.raises(FedgeoError, match=f"subject 4, S004R08.edf: .*cut short.*copy {file} again"):
         physionetmi(subjects=[4], path=physionet)
 
 
-def test_a_damaged_file_is_named_for_deletion(tmp_path: Path, offline: None) -> None:
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, offline: None) -> None:
     (tmp_path / "MNE-weibo-2014").mkdir()
     file = tmp_path / "MNE-weibo-2014" / "subject_1.mat"
     file.write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + b"\x00\x01IM" + bytes(40))

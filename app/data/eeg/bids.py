@@ -9,10 +9,12 @@ from pathlib import Path
 
 from ...common.errors import FedgeoError
 from .edf_records import discontinuous
-from .processing import Processing, trials_of_subjects
-from .recording import Opened, Recording, eeg_channels, open_file, unreadable
+from .processing import BadChannels, Processing, Reference
+from .reader_faults import unreadable
+from .recording import Opened, Recording, eeg_channels, open_file
 from .segments import segments
 from .subject_names import select_subjects
+from .subjects import trials_of_subjects
 from .text_tables import read_table, require_utf8
 from .trials import RECORDINGS, Trials
 
@@ -21,7 +23,7 @@ def eeg_bids(
     path: str | Path,
     *,
     task: str,
-    events: Mapping[str, str],
+    events: Mapping[str, str | int],
     subjects: Sequence[int | str] | None = None,
     sessions: Sequence[str] | None = None,
     runs: Sequence[int] | None = None,
@@ -29,23 +31,47 @@ def eeg_bids(
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | Sequence[float] | None = None,
     resample: float | None = None,
-    scale: float = 1.0,
+    scale: float | Mapping[str | int, float] = 1.0,
     channels: str | Sequence[str] = "all",
+    bad_channels: BadChannels = "refuse",
+    reference: Reference = "none",
+    rename: Mapping[str, str] | None = None,
     cache: str | Path | None = None,
 ) -> list[Trials]:
     """The trials of all subjects that participants.tsv lists, of one task.
 
     events: class name to ``trial_type`` (or ``value``) of events.tsv, in the order of the classes. subjects,
     sessions, runs: which to read, None for all. The rest is as for ``eeg_folder``. Channel types and bad
-    channels come from channels.tsv; channels marked bad are kept and noted, since all subjects must have the
-    same.
+    channels come from channels.tsv.
 
     Raises FedgeoError for a folder that is not BIDS, a subject without its recordings, and all that
     ``eeg_folder`` refuses.
     """
+    recordings = bids_recordings(Path(path).expanduser(), task, subjects, sessions, runs, rename)
+    processing = Processing(
+        events={str(name): str(text) for name, text in events.items()},
+        window=(float(window[0]), float(window[1])),
+        band=None if band is None else (float(band[0]), float(band[1])),
+        notch=notch if notch is None or isinstance(notch, int | float) else tuple(notch),
+        resample=resample,
+        bad_channels=bad_channels,
+        reference=reference,
+    )
+    folder = None if cache is None else Path(cache).expanduser()
+    return trials_of_subjects(recordings, processing, channels=channels, scale=scale, cache=folder)
+
+
+def bids_recordings(
+    root: Path,
+    task: str,
+    subjects: Sequence[int | str] | None = None,
+    sessions: Sequence[str] | None = None,
+    runs: Sequence[int] | None = None,
+    rename: Mapping[str, str] | None = None,
+) -> list[Recording]:
+    """The recordings of one task of the subjects that participants.tsv lists. The arguments are ``eeg_bids``'s."""
     import mne_bids  # takes seconds, so not before it is wanted
 
-    root = Path(path).expanduser()
     listed = _participants(root)
     chosen = [
         subject for (subject,) in select_subjects([(s,) for s in listed], listed, subjects, where=f"data.path={root}")
@@ -70,17 +96,8 @@ def eeg_bids(
             # events.tsv and channels.tsv decide the trials too, so they count for the hash
             parts = sorted(item.fpath.parent.glob(escape(item.fpath.stem.removesuffix("_eeg")) + "_*"))
             files = (item.fpath, *(part for part in parts if part != item.fpath))
-            recordings.append(Recording(subject, name, files, partial(_open, item, subject, name)))
-    processing = Processing(
-        events={str(name): str(text) for name, text in events.items()},
-        window=(float(window[0]), float(window[1])),
-        band=None if band is None else (float(band[0]), float(band[1])),
-        notch=notch if notch is None or isinstance(notch, int | float) else tuple(notch),
-        resample=resample,
-        microvolts=1e6 * scale,
-    )
-    folder = None if cache is None else Path(cache).expanduser()
-    return trials_of_subjects(recordings, processing, channels=channels, cache=folder)
+            recordings.append(Recording(subject, name, files, partial(_open, item, subject, name, rename)))
+    return recordings
 
 
 def _participants(root: Path) -> list[str]:
@@ -95,7 +112,7 @@ def _participants(root: Path) -> list[str]:
     return [row["participant_id"].removeprefix("sub-") for row in rows]
 
 
-def _open(item: object, subject: str, name: str) -> Opened:
+def _open(item: object, subject: str, name: str, rename: Mapping[str, str] | None) -> Opened:
     """The recording with the events of events.tsv and the channels of channels.tsv."""
     import mne_bids
 
@@ -121,7 +138,7 @@ def _open(item: object, subject: str, name: str) -> Opened:
     starts = [segment.start / rate for segment in segments(own) if segment.start > 0]
     for start in starts:
         raw.annotations.append(raw.first_time + start, 0.0, "EDGE boundary")
-    return Opened(eeg_channels(raw, subject, name))
+    return Opened(eeg_channels(raw, subject, name, rename))
 
 
 def _refuse_other_samples(table: Path, rate: float) -> None:

@@ -17,8 +17,11 @@ from ...one_shot.fitted import Fitted
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..source import TEST, TRAIN, VAL
+from .subject_names import is_subject
 from .trials import Trials, check_agreement, leave_subjects_out, split_subject
 
+ORDINARY = ("channels left out: ", "average reference: ")  # notes of what the settings or the recording ask for
+MOST, SHOWN = 20, 5  # warnings, and subjects named in one
 PARTS = {"train": TRAIN, "val": VAL, "test": TEST}
 
 
@@ -101,6 +104,22 @@ class EegDataset:
         """What was dropped, renamed or found missing, a line each."""
         return tuple(f"subject {t.subject}: {note}" for t in self.trials for note in t.notes if note != "simulated")
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Those of the notes that may change what is learned; one that several subjects share comes once."""
+        subjects: dict[str, list[str]] = {}
+        for trials in self.trials:
+            for note in trials.notes:
+                if note != "simulated" and not any(words in note for words in ORDINARY):
+                    subjects.setdefault(note, []).append(trials.subject)
+        lines = [
+            f"subject{'s' if len(names) > 1 else ''} {', '.join(names[:SHOWN])}"
+            f"{f' and {len(names) - SHOWN} more' if len(names) > SHOWN else ''}: {note}"
+            for note, names in subjects.items()
+        ]
+        more = [f"{len(lines) - MOST} more notes on the recordings: see partition.json"] if len(lines) > MOST else []
+        return (*lines[:MOST], *more)
+
     def _gather(self, part: str, subjects: tuple[int, ...]) -> Samples:
         chosen = [(s, np.flatnonzero(self.split[s] == PARTS[part])) for s in subjects]
         return Samples(
@@ -155,6 +174,7 @@ def eeg_dataset(config: Config) -> EegDataset:
     check_agreement(trials)
     if config.engine != "deployment":  # a site may lack a class that another has
         _refuse_absent(trials, data)
+        _refuse_unknown_scale(trials, data)
     federation = config.federation
     names = [t.subject for t in trials]
     left_out: dict[str, tuple[int, ...]] = {}
@@ -188,6 +208,13 @@ def _refuse_absent(subjects: Sequence[Trials], data: EegData) -> None:
             )
 
 
+def _refuse_unknown_scale(subjects: Sequence[Trials], data: EegData) -> None:
+    names = [t.subject for t in subjects]
+    for key in data.scale if isinstance(data.scale, dict) else ():
+        if not any(is_subject(key, name) for name in names):
+            raise FedgeoError(f"data.scale: subject {key} is not among {', '.join(names)}")
+
+
 def _split(trials: Trials, config: Config) -> np.ndarray:
     """The subject's own split. FedgeoError, naming it, where it has too few trials."""
     data = config.data
@@ -203,6 +230,7 @@ def read(config: Config, data: EegData) -> list[Trials]:
     """All subjects' processed trials, from the cache where they lie there."""
     band = None if data.band is None else (data.band[0], data.band[1])
     common: dict[str, Any] = {"band": band, "notch": data.notch, "resample": data.resample, "scale": data.scale}
+    common |= {"bad_channels": data.bad_channels, "reference": data.reference, "rename": data.rename}
     window = (data.window[0], data.window[1])
     cache = cache_dir(config) / "eeg"
     if data.kind == "simulated":

@@ -8,9 +8,10 @@ from glob import escape
 from pathlib import Path
 
 from ...common.errors import FedgeoError
-from .processing import Processing, trials_of_subjects
+from .processing import BadChannels, Processing, Reference
 from .recording import Recording, read_recording
 from .subject_names import EEGMMIDB, name_parts, natural, refuse_ambiguous, select_subjects
+from .subjects import trials_of_subjects
 from .text_tables import read_table
 from .trials import RECORDINGS, Trials
 
@@ -27,15 +28,18 @@ _LATER_PART = re.compile(r"-\d+\.fif$")
 def eeg_folder(
     path: str | Path,
     *,
-    events: Mapping[str, str] | None = None,
+    events: Mapping[str, str | int] | None = None,
     subjects: Sequence[int | str] | None = None,
     runs: Sequence[int] | None = None,
     window: tuple[float, float] = (0.0, 3.0),
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | Sequence[float] | None = None,
     resample: float | None = None,
-    scale: float = 1.0,
+    scale: float | Mapping[str | int, float] = 1.0,
     channels: str | Sequence[str] = "all",
+    bad_channels: BadChannels = "refuse",
+    reference: Reference = "none",
+    rename: Mapping[str, str] | None = None,
     subject_pattern: str | None = None,
     labels_csv: str | Path | None = None,
     windows: tuple[float, float] | None = None,
@@ -68,7 +72,7 @@ def eeg_folder(
         raise FedgeoError("data.windows is for labelled recordings: give data.labels_csv as well, or set data.window")
     if subject_pattern is None:
         refuse_ambiguous(files, root)
-    named = list_recordings(root, files, subject_pattern, labels)
+    named = list_recordings(root, files, subject_pattern, labels, rename)
     items = [(item.subject, item) for item, run in named if runs is None or _run_of(run, item) in runs]
     known = [item.subject for item, _ in named]
     chosen = select_subjects(items, known, subjects, where=f"data.path={root}, runs {runs or 'all'}")
@@ -86,14 +90,19 @@ def eeg_folder(
         band=None if band is None else (float(band[0]), float(band[1])),
         notch=notch if notch is None or isinstance(notch, int | float) else tuple(notch),
         resample=resample,
-        microvolts=1e6 * scale,
+        bad_channels=bad_channels,
+        reference=reference,
     )
     folder = None if cache is None else Path(cache).expanduser()
-    return trials_of_subjects(recordings, processing, channels=channels, cache=folder)
+    return trials_of_subjects(recordings, processing, channels=channels, scale=scale, cache=folder)
 
 
 def list_recordings(
-    root: Path, files: Sequence[Path], pattern: str | None, labels: Mapping[Path, str] | None = None
+    root: Path,
+    files: Sequence[Path],
+    pattern: str | None,
+    labels: Mapping[Path, str] | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> list[tuple[Recording, int | None]]:
     """The recordings below ``root`` with their runs, by subject in natural order, each with its label if it has one."""
     found = []
@@ -101,7 +110,7 @@ def list_recordings(
         subject, run = name_parts(file.relative_to(root), root, pattern)
         name = file.relative_to(root).as_posix()
         label = None if labels is None else labels[file]
-        opened = partial(read_recording, file, subject, name)
+        opened = partial(read_recording, file, subject, name, rename)
         found.append((Recording(subject, name, companions(file), opened, label), run))
     return sorted(found, key=lambda item: (natural(item[0].subject), natural(str(item[0].files[0]))))
 
@@ -140,12 +149,12 @@ def _run_of(run: int | None, item: Recording) -> int:
     return run
 
 
-def _refuse_mixed_meaning(recordings: Sequence[Recording], events: Mapping[str, str], *, labelled: bool) -> None:
+def _refuse_mixed_meaning(recordings: Sequence[Recording], events: Mapping[str, str | int], *, labelled: bool) -> None:
     """T1 is left fist in one EEGMMIDB run, both fists in another; read together, one class would be two."""
     matches = [EEGMMIDB.search(item.files[0].name) for item in recordings]
     runs = {int(match["run"]) for match in matches if match}
     fists, feet = sorted(runs & _EEGMMIDB_FISTS), sorted(runs & _EEGMMIDB_FEET)
-    if not labelled and fists and feet and {"T1", "T2"} & set(events.values()):
+    if not labelled and fists and feet and {"T1", "T2"} & set(map(str, events.values())):
         raise FedgeoError(
             f"T1 and T2 mean left and right fist in runs {fists} but both fists and both feet in runs {feet}: "
             "set data.runs to one kind, for example [4,8,12], or use data=physionetmi for all four classes"
@@ -175,7 +184,9 @@ def _read_labels(table: Path, root: Path, files: Sequence[Path]) -> dict[Path, s
     return labels
 
 
-def _check_labels(labels: Mapping[Path, str], events: Mapping[str, str], root: Path) -> None:
+def _check_labels(labels: Mapping[Path, str], events: Mapping[str, str | int], root: Path) -> None:
     for file, label in labels.items():
-        if label not in events.values():
-            raise FedgeoError(f"{file.relative_to(root)} has label {label!r}, which is none of {list(events.values())}")
+        if label not in map(str, events.values()):
+            raise FedgeoError(
+                f"{file.relative_to(root)} has label {label!r}, which is none of {list(map(str, events.values()))}"
+            )

@@ -5,7 +5,7 @@ MOABB keeps its data under MNE_DATA (``~/mne_data`` if nothing is set) and fetch
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
@@ -15,9 +15,10 @@ from typing import Any
 import mne
 
 from ...common.errors import FedgeoError
-from .processing import Processing, cut_subject
+from .processing import BadChannels, Processing, Reference
 from .recording import Opened, Recording, agree_channels, agree_rates, eeg_channels, read_header, refuse_truncated
 from .subject_names import select_subjects
+from .subjects import cut_subject, scaled
 from .trial_cache import cached, file_hash
 from .trials import Trials, check_agreement
 
@@ -40,8 +41,11 @@ def eeg_moabb(
     band: tuple[float, float] | None = (8.0, 32.0),
     notch: float | None = None,
     resample: float | None = None,
-    scale: float = 1.0,
+    scale: float | Mapping[str | int, float] = 1.0,
     channels: str | Sequence[str] = "all",
+    bad_channels: BadChannels = "refuse",
+    reference: Reference = "none",
+    rename: Mapping[str, str] | None = None,
     path: str | Path | None = None,
     cache: str | Path | None = None,
 ) -> list[Trials]:
@@ -55,6 +59,11 @@ def eeg_moabb(
     Raises FedgeoError for an unknown set or event, and for missing data: where it was looked for and what to
     fetch.
     """
+    if bad_channels == "drop":
+        raise FedgeoError(
+            f"data.bad_channels=drop needs all recordings at once, {name} is read by subject: set interpolate, or list "
+            "the other channels in data.channels"
+        )
     with _moabb_environment(path):
         dataset = _dataset(name, events)
         start, stop = dataset.interval if interval is None else interval
@@ -65,13 +74,17 @@ def eeg_moabb(
             band=band,
             notch=notch,
             resample=resample,
-            microvolts=dataset.unit_factor * scale,
+            microvolts=dataset.unit_factor,
+            bad_channels=bad_channels,
+            reference=reference,
         )
         everyone = [(str(subject), subject) for subject in dataset.subject_list]
         chosen = select_subjects(everyone, [text for text, _ in everyone], subjects, where=name)
         folder = None if cache is None else Path(cache).expanduser()
         result = [
-            _subject(dataset, subject, processing, channels, folder) for _, subject in chosen if subject not in exclude
+            _subject(dataset, subject, scaled(processing, str(subject), scale), channels, rename, folder)
+            for _, subject in chosen
+            if subject not in exclude
         ]
     check_agreement(result)
     return result
@@ -147,14 +160,19 @@ def _dataset(name: str, events: Sequence[str]) -> Any:
 
 
 def _subject(
-    dataset: Any, subject: int, processing: Processing, channels: str | Sequence[str], cache: Path | None
+    dataset: Any,
+    subject: int,
+    processing: Processing,
+    channels: str | Sequence[str],
+    rename: Mapping[str, str] | None,
+    cache: Path | None,
 ) -> Trials:
     files = _files(dataset, subject)
     for file in files:
         refuse_truncated(file, str(subject), file.name)
 
     def process() -> Trials:
-        recordings = _recordings(dataset, subject, files, set(processing.events))
+        recordings = _recordings(dataset, subject, files, set(processing.events), rename)
         headers = [read_header(recording) for recording in recordings]
         agree_rates(recordings, headers, processing.resample)
         return cut_subject(recordings, processing, agree_channels(recordings, headers, channels))
@@ -166,6 +184,7 @@ def _subject(
         "moabb": version("moabb"),
         "files": [file_hash(file) for file in files],
         "channels": channels,
+        "rename": dict(rename or {}),
     }
     return cached(cache, str(subject), content | processing.settings(), process)
 
@@ -184,7 +203,9 @@ def _files(dataset: Any, subject: int) -> list[Path]:
     return [file for file in inside if file.is_file()]
 
 
-def _recordings(dataset: Any, subject: int, files: Sequence[Path], events: set[str]) -> list[Recording]:
+def _recordings(
+    dataset: Any, subject: int, files: Sequence[Path], events: set[str], rename: Mapping[str, str] | None
+) -> list[Recording]:
     """The subject's runs that hold any of the events, loaded."""
     try:
         sessions = dataset.get_data(subjects=[subject])[subject]
@@ -194,14 +215,14 @@ def _recordings(dataset: Any, subject: int, files: Sequence[Path], events: set[s
         where = ", ".join(str(file) for file in files) or "its files"
         detail = " ".join(str(error).split())[:200]
         raise FedgeoError(
-            f"subject {subject} of {dataset}: damaged ({detail}): delete {where} and fetch again"
+            f"subject {subject} of {dataset}: cannot be read ({detail}): put a whole copy in the place of {where}"
         ) from error
     recordings = []
     for session, runs in sessions.items():
         for run, raw in runs.items():
             name = f"session {session} run {run}"
             if events & set(raw.annotations.description):
-                ready = eeg_channels(raw, str(subject), name)
+                ready = eeg_channels(raw, str(subject), name, rename)
                 recordings.append(Recording(str(subject), name, tuple(files), partial(_given, ready)))
     if not recordings:
         raise FedgeoError(f"subject {subject} of {dataset}: no recording has any of the events {sorted(events)}")

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,12 +14,15 @@ import mne
 from ...common.errors import FedgeoError
 from .edf_records import discontinuous, mapped
 from .file_length import shortfall
+from .reader_faults import cut_short, unreadable
+from .stim_channel import events_of_stim_channel
 
 mne.set_log_level("ERROR")
 
 # The older names of four temporal and parietal electrodes.
 _RENAMED = {"t3": "T7", "t4": "T8", "t5": "P7", "t6": "P8"}
 _REFERENCE = re.compile(r"[\s_-]+(ref|le|avg?|ar|car|a1|a2|m1|m2)$", re.IGNORECASE)
+_EGI = re.compile(r"E\d{1,3}")
 _NOT_EEG = re.compile(
     r"^(ecg|ekg|[hv]?eog?|emg|resp|spo2|pulse|pleth|status|trig|trigger|stim?|mark|event|photic|gsr|dc)([^a-z].*)?$",
     re.IGNORECASE,
@@ -67,14 +70,16 @@ def normalise_channel(name: str) -> str:
     return _standard_names().get(text.casefold(), text)
 
 
-def read_recording(path: Path, subject: str, name: str) -> Opened:
+def read_recording(path: Path, subject: str, name: str, rename: Mapping[str, str] | None = None) -> Opened:
     """Open a recording (EDF, BDF, GDF, FIF, BrainVision, SET) without loading its samples.
+
+    rename: the file's names of channels to others.
 
     Raises FedgeoError naming the file, and what to do, where it cannot be read.
     """
     raw = open_file(path, subject, name)
-    notes = place_by_clock(raw, path)
-    return Opened(eeg_channels(raw, subject, name), tuple(notes))
+    notes = [*place_by_clock(raw, path), *events_of_stim_channel(raw)]
+    return Opened(eeg_channels(raw, subject, name, rename), tuple(notes))
 
 
 def open_file(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
@@ -83,13 +88,23 @@ def open_file(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            raw = mne.io.read_raw(path, preload=False, verbose="WARNING")
+            raw = _read(path)
     except Exception as error:  # mne's readers raise whatever the broken bytes lead to
         raise unreadable(path, subject, name, error) from error
     for warning in caught:
         if path.suffix.lower() in (".vhdr", ".set") and "outside data range" in str(warning.message):
-            raise unreadable(path, subject, name, "events lie beyond the last sample")
+            raise cut_short(path, subject, name, "events lie beyond the last sample")
     return raw
+
+
+def _read(path: Path) -> mne.io.BaseRaw:
+    """EDF and BDF want UTF-8; older recorders wrote their annotations in Latin-1."""
+    try:
+        return mne.io.read_raw(path, preload=False, verbose="WARNING")
+    except Exception as error:
+        if "latin1" not in str(error) and not isinstance(error, UnicodeDecodeError):
+            raise
+    return mne.io.read_raw(path, preload=False, encoding="latin1", verbose="WARNING")
 
 
 def place_by_clock(raw: mne.io.BaseRaw, path: Path) -> list[str]:
@@ -107,15 +122,9 @@ def place_by_clock(raw: mne.io.BaseRaw, path: Path) -> list[str]:
     return notes
 
 
-def unreadable(path: Path, subject: str, name: str, reason: object) -> FedgeoError:
-    """The error for a file that cannot be read to its end."""
-    detail = " ".join(str(reason).split())[:200]
-    return FedgeoError(
-        f"subject {subject}, {name}: the file is truncated or damaged ({detail}): delete {path} and fetch it again"
-    )
-
-
-def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw:
+def eeg_channels(
+    raw: mne.io.BaseRaw, subject: str, name: str, rename: Mapping[str, str] | None = None
+) -> mne.io.BaseRaw:
     """The recording's EEG channels under their normalised names; what else it holds is left out.
 
     Raises FedgeoError where no EEG channel is left or two channels come to the same name.
@@ -128,7 +137,7 @@ def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw
         raise FedgeoError(
             f"subject {subject}, {name}: no EEG channel among {sorted(types)} ({sorted(set(types.values()))})"
         )
-    names = {channel: normalise_channel(channel) for channel in eeg}
+    names = {channel: normalise_channel((rename or {}).get(channel, channel)) for channel in eeg}
     seen: dict[str, str] = {}
     for channel, new in names.items():
         if new in seen:
@@ -142,10 +151,10 @@ def eeg_channels(raw: mne.io.BaseRaw, subject: str, name: str) -> mne.io.BaseRaw
 
 
 def refuse_truncated(path: Path, subject: str, name: str) -> None:
-    """Refuse a file that is shorter than its header says, naming it for deletion."""
+    """Refuse a file that is shorter than its header says."""
     reason = shortfall(path)
     if reason is not None:
-        raise unreadable(path, subject, name, reason)
+        raise cut_short(path, subject, name, reason)
 
 
 @dataclass(frozen=True)
@@ -193,6 +202,13 @@ def agree_channels(
                 where = (
                     f", which subject {union[channel].subject}'s {union[channel].name} has" if channel in union else ""
                 )
+                odd = [name for name in dict.fromkeys((*head.channels, *union)) if _EGI.fullmatch(name)]
+                if odd:
+                    raise recording.fault(
+                        f"no channel {channel}{where}; {', '.join(odd[:3])} are names of an EGI net, which have no "
+                        f"10-05 names: rename those to use, such as data.rename={{{odd[0]}: Fz}}, and list them in "
+                        "data.channels"
+                    )
                 raise recording.fault(
                     f"no channel {channel}{where}: leave the recording out, set data.channels=common "
                     "or list those to use"

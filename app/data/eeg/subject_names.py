@@ -161,7 +161,7 @@ def select_subjects(
     names = sorted(set(known), key=natural)
     chosen = set()
     for subject in wanted or names:
-        matches = [name for name in names if _matches(subject, name)]
+        matches = [name for name in names if is_subject(subject, name)]
         if len(matches) != 1:
             problem = f"could be any of {matches}" if matches else f"is not among {', '.join(names) or 'none'}"
             raise FedgeoError(f"{where}: subject {subject} {problem}")
@@ -176,7 +176,8 @@ def natural(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.findall(r"\d+|\D+", text)]
 
 
-def _matches(wanted: int | str, name: str) -> bool:
+def is_subject(wanted: int | str, name: str) -> bool:
+    """Whether a name or number means a subject: S007 itself, or 7 its last number."""
     if str(wanted).casefold() == name.casefold():
         return True
     numbers = re.findall(r"\d+", name)
