@@ -14,7 +14,6 @@ from ..models.base import Weights
 from ..reports import figures
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
-from ..strategies.augmented import AugmentedStrategy
 from ..strategies.base import FedgeoStrategy
 from .rounds import Callback, Round
 
@@ -36,10 +35,10 @@ class Drawing(Callback):
         assert handshake is not None
         names = [f"{domain or 'client'} {k}" for k, domain in zip(handshake.clients, handshake.domains, strict=True)]
         figures.label_distribution(handshake.counts, handshake.classes, self.folder / "label_distribution.png", names)
-        if isinstance(self.strategy, AugmentedStrategy):
-            self.results.write_json("augmentation.json", self.strategy.record(handshake))
-            if self.strategy.similarities:
-                self.draw_similarities(self.strategy.similarities, self.folder / "similarity.png")
+        if (record := self.strategy.record()) is not None:
+            self.results.write_json("augmentation.json", record)
+        if self.strategy.similarities:
+            self.draw_similarities(self.strategy.similarities, self.folder / "similarity.png")
 
     def on_round(self, done: Round) -> None:
         self.confusion = done.scores["test"].confusion

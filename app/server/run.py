@@ -22,9 +22,9 @@ from ..grids.limits import Limits
 from ..grids.placement import together
 from ..reports import run_report
 from ..runs.run_directory import RunDirectory
-from ..strategies.augmented import NOTHING_DRAWN, AugmentedStrategy
 from ..strategies.base import FedgeoStrategy
 from ..strategies.compatibility import check
+from ..strategies.drawn import NOTHING
 from ..strategies.handshake import Handshake, shake_hands
 from . import strategy
 from .checkpoints import Checkpoints
@@ -118,9 +118,8 @@ class Server:
         callbacks, checkpoints = self.callbacks(experiment, self.strategy)
         if self.results.checkpoint is not None:
             initial = checkpoints.go_on(self.results.checkpoint, experiment)
-            if isinstance(self.strategy, AugmentedStrategy):
-                drawn = self.strategy.described.clients
-                self.replies.totals = {client: sum(counts["total"]) for client, counts in drawn.items()}
+            drawn = self.strategy.drawn.clients
+            self.replies.totals = {client: sum(counts["total"]) for client, counts in drawn.items()}
         loop = RoundLoop(
             self.grid,
             Scorer(experiment, self.strategy, sites=bool(self.grid.names)),
@@ -170,9 +169,7 @@ class Server:
 
     def facts(self) -> dict[str, Any]:
         """What only the server knows, for the summary; also of a run that failed on its way."""
-        drawn = NOTHING_DRAWN
-        if isinstance(self.strategy, AugmentedStrategy):
-            drawn = self.strategy.described
+        drawn = NOTHING if self.strategy is None else self.strategy.drawn
         return {
             "privacy": privacy_report(self.strategy),
             "parameters": self.parameters,

@@ -1,9 +1,8 @@
 """Augmentation as a strategy: before the rounds statistics go up, and what all of them come to goes down."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,26 +15,15 @@ from .. import messages
 from ..augmentation.base import Augmentation, Population, Shared
 from ..common.files import write_atomic
 from ..geometry.class_statistics import ByClass, ClassStatistics
-from ..geometry.similarity import DomainSimilarity, between_domains
+from ..geometry.similarity import between_domains
 from ..grids.cohort import CohortGrid
 from ..messages.records import array_digest
 from ..models.base import Weights
 from .base import FedgeoStrategy
+from .drawn import FIGURES, Drawn, of_all
 from .handshake import Handshake
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Described:
-    """What the clients said of their augmentation: added samples, their perturbation, and counts by class."""
-
-    added: int
-    perturbation_rms: float
-    clients: dict[int, dict[str, Any]]
-
-
-NOTHING_DRAWN = Described(0, 0.0, {})
 
 
 class AugmentedStrategy(FedgeoStrategy):
@@ -48,8 +36,6 @@ class AugmentedStrategy(FedgeoStrategy):
         super().__init__(base, **federation)
         self.augmentation = augmentation
         self.shared: Shared | None = None  # what all clients were sent; None in a run that was resumed
-        self.similarities: tuple[DomainSimilarity, ...] = ()
-        self.described = NOTHING_DRAWN
         self.digest = ""  # of what all clients were sent
         self._statistics: list[ClassStatistics] | None = None  # for a first head, which then asks for nothing more
         self._grid: CohortGrid | None = None
@@ -57,13 +43,13 @@ class AugmentedStrategy(FedgeoStrategy):
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
         server, facts = super().state()
-        return server, facts | {"digest": self.digest, "described": asdict(self.described)}
+        return server, facts | {"digest": self.digest, "drawn": asdict(self.drawn)}
 
     def restore(self, done: int, server: Weights, facts: Mapping[str, Any]) -> None:
         super().restore(done, server, facts)
-        self.digest, said = str(facts["digest"]), facts["described"]
-        clients = {int(client): counts for client, counts in said["clients"].items()}
-        self.described = Described(said["added"], said["perturbation_rms"], clients)
+        self.digest, before = str(facts["digest"]), facts["drawn"]
+        clients = {int(client): counts for client, counts in before["clients"].items()}
+        self.drawn = Drawn(before["added"], before["perturbation_rms"], clients)
 
     def combine(self, parts: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         """What all clients are sent, from what each of them shared."""
@@ -109,7 +95,7 @@ class AugmentedStrategy(FedgeoStrategy):
             packed = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
             write_atomic(self.folder / f"{self.digest}.safetensors", packed, durable=True)
         content = RecordDict({messages.ARRAYS: messages.to_record(arrays), messages.CONFIG: config})
-        self.described = describe(
+        self.drawn = of_all(
             {
                 reply.metadata.src_node_id: (
                     {name: messages.number(reply.content.metric_records[messages.METRICS], name) for name in FIGURES},
@@ -148,35 +134,21 @@ class AugmentedStrategy(FedgeoStrategy):
         kept = [reply for reply in replies if reply.metadata.src_node_id not in lacking]
         return sorted([*kept, *again], key=lambda reply: reply.metadata.src_node_id)
 
-    def record(self, hello: Handshake) -> dict[str, Any]:
-        """What was drawn, for the run directory: each client's samples by class before and after, and along what."""
+    def record(self) -> dict[str, Any]:
+        hello = self.hello
+        assert hello is not None
         held = dict(zip(hello.clients, zip(hello.domains, hello.counts.tolist(), strict=True), strict=True))
         clients = [
             {"client": client, "domain": held[client][0], "held": held[client][1], **counts}
-            for client, counts in sorted(self.described.clients.items())
+            for client, counts in sorted(self.drawn.clients.items())
         ]
         return {
-            "added": self.described.added,
-            "perturbation_rms": self.described.perturbation_rms,
+            "added": self.drawn.added,
+            "perturbation_rms": self.drawn.perturbation_rms,
             "classes": hello.classes,
             "clients": clients,
             **({} if self.shared is None else self.augmentation.record(self.shared, hello.classes)),
         }
-
-
-FIGURES = ("added", "perturbed", "perturbation_rms")
-
-
-def describe(said: dict[int, tuple[dict[str, float], dict[str, Any]]]) -> Described:
-    """All clients together, from each one's figures and counts by class."""
-    figures = [each for each, _ in said.values()]
-    perturbed = sum(each["perturbed"] for each in figures)
-    energy = sum(each["perturbed"] * each["perturbation_rms"] ** 2 for each in figures)
-    return Described(
-        int(sum(each["added"] for each in figures)),
-        math.sqrt(energy / perturbed) if perturbed else 0.0,
-        {client: counts for client, (_, counts) in said.items()},
-    )
 
 
 def domain_numbers(hello: Handshake) -> np.ndarray:

@@ -21,6 +21,7 @@ from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.gaussians import Gaussians
+from ..geometry.similarity import DomainSimilarity
 from ..grids.cohort import CohortGrid
 from ..grids.limits import Limits
 from ..models.base import Weights
@@ -28,6 +29,7 @@ from ..one_shot.from_statistics import FromStatistics
 from ..one_shot.lda import LDA
 from ..one_shot.ridge import Ridge
 from .algorithm import AlgorithmStrategy
+from .drawn import NOTHING
 from .handshake import Handshake, shake_hands
 from .requests import ask, good
 from .schedule import LearningRate
@@ -89,6 +91,8 @@ class FedgeoStrategy(Strategy):
         self.evaluated: dict[int, messages.Evaluation] = {}
         self.done, self.resumed = 0, False  # rounds that an earlier process did, if this one goes on with its run
         self.left_out: tuple[str, ...] = ()  # classes of which all clients together have too few
+        self.drawn = NOTHING  # what the clients have augmented their samples with
+        self.similarities: tuple[DomainSimilarity, ...] = ()  # of the domains whose statistics were shared
         self._fresh = dict(vars(base))
         self._sent = ArrayRecord()  # the weights of this round's training messages
 
@@ -117,6 +121,10 @@ class FedgeoStrategy(Strategy):
         self.left_out = tuple(facts.get("left_out", ()))
         if isinstance(self.base, AlgorithmStrategy):
             self.base.state = server
+
+    def record(self) -> dict[str, Any] | None:
+        """What the clients drew, as plain values: samples by class before and after, along what. None for nothing."""
+        return None
 
     def summary(self) -> None:
         log(INFO, "\t├──> %s round %s", type(self).__name__, type(self.base).__name__)
