@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pydantic
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
 
 from ..common.code import CONF
@@ -52,6 +51,8 @@ def read_policy(path: Path | None) -> Privacy:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
+    from omegaconf import OmegaConf  # hydra's, which the pure packages that need a policy do without
+
     try:
         found = OmegaConf.to_container(OmegaConf.load(path))
     except Exception as error:  # whatever a yaml parser makes of it
