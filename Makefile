@@ -6,7 +6,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 WORKERS ?= 2
-PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: install demo demo-eeg check test lint clean

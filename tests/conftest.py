@@ -1,7 +1,7 @@
 """What all tests share: one thread, how many examples a law is tried on, which worker does what, where data lies.
 
-Files stay whole, on one worker of pytest-xdist (`--dist loadgroup`), as their tests share fixtures; files marked with
-the same `xdist_group` stay together. What takes longest begins first.
+Files stay whole, on one worker of pytest-xdist (`--dist loadfile`), as their tests share fixtures. What takes longest
+begins first.
 """
 
 import os
@@ -27,16 +27,12 @@ ORDER = ("system", "integration", "unit")
 LONGEST = ("test_kills", "test_deployment", "test_engines", "test_sweep", "test_comparison", "test_resume")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[int, int]:
         folder, name = item.path.relative_to(ROOT / "tests").parts[0], item.path.stem
         return ORDER.index(folder), LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     items.sort(key=place)
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")
