@@ -249,10 +249,12 @@ def state_folder(config: Config, run_id: int) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def node(config: Config, place: tuple[int, int], state: Path) -> Node:
+def node(config: Config, place: tuple[int, int], state: Path, spread: bool = False) -> Node:
     """The node at ``place``, kept for the next message of the same process.
 
-    place: (partition-id, num-partitions). state: its folder.
+    place: (partition-id, num-partitions). state: its folder. spread: whether clients that could be trained side by side
+    are spread over all nodes too, to within one client; else they stay together, and a node may host none.
     """
     whole_dataset = federated_dataset(config)
-    return Node(config, whole_dataset, hosted(len(whole_dataset), *place, together(config, len(whole_dataset))), state)
+    number = len(whole_dataset)
+    return Node(config, whole_dataset, hosted(number, *place, 1 if spread else together(config, number)), state)

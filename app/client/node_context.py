@@ -34,7 +34,8 @@ def node_of(message: Message, context: Context) -> Node:
         raise FedgeoError("engine=deployment: this node has no data of its own: start it with data-path and name")
     if config.run_dir and Path(config.run_dir).is_dir():
         log_to(Path(config.run_dir))
-    return node(config, messages.node_place(context), state_folder(config, context.run_id))
+    place, state = messages.node_place(context), state_folder(config, context.run_id)
+    return node(config, place, state, spread=messages.is_stock(message.content))
 
 
 def site_node_of(site: Site, message: Message, context: Context) -> SiteNode:

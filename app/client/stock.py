@@ -30,6 +30,8 @@ ANSWERED = (TRAIN, EVALUATE, INITIAL)  # the messages that may come without a wo
 
 def check(here: Node) -> None:
     """Refuse a run that needs more of its server than a mean of weights. Raises Refusal, which names the key."""
+    if not here.clients:
+        raise Refusal("this node hosts no client: there are more nodes than federation.clients")
     method, algorithm = f"method={here.config.method.name}", here.algorithm
     if here.augmentation.exchanges:
         raise Refusal(
