@@ -23,7 +23,7 @@ from tests.transcript import Transcript, transcribe, transcript
 P = 16
 HELD = {"berlin": {"cat": (60, 25), "dog": (60, 25), "yeti": (4, 1)}, "paris": {"cat": (60, 4), "dog": (60, 25)}}
 RUN = ("experiment=quickstart", "augmentation=ggeur", "federation.rounds=1", "training.epochs=1")
-OPEN = "policy: research\nmin_count: 1\nmin_total: 1\nrank_share: 1.0\nprototypes: true\nround_counts: 1\n"
+OPEN = "policy: research\nmin_count: 1\nmin_total: 1\nrank_share: 1.0\nprototypes: true\nround_counts: 1\nstock: true\n"
 
 
 def sites(folder: Path, policy: str | None = None, held: Any = HELD) -> list[LocalSite]:
@@ -115,6 +115,7 @@ KEYS = {  # key: (loose, strict)
     "rank_share": (0.9, 0.1),
     "prototypes": (True, False),
     "round_counts": (2, 20),
+    "stock": (True, False),
 }
 
 

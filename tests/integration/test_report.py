@@ -105,7 +105,8 @@ def test_a_report_made_twice_is_the_same_file(swept: Path, tmp_path: Path, form:
 
 
 def test_a_figure_fits_a_phone_until_it_is_tapped(swept: Path) -> None:
-    page = sweep_report.document(Overview(swept, find([swept])))
+    with drawing():
+        page = sweep_report.document(Overview(swept, find([swept])))
     assert page.count("<figure>") == page.count('<figure><label><input type="checkbox"') > 0
     assert "figure input:checked + img" in page and "<script" not in page
 
