@@ -39,32 +39,39 @@ def test_partial_participation_is_repeatable_and_counted(tmp_path: Path) -> None
     assert [line["clients"] for line in rounds(tmp_path / "a")] == [3, 3, 3]
 
 
-@pytest.mark.slow
-def test_flower_gives_the_same_rounds_as_in_process(reference: Path, tmp_path: Path) -> None:
-    words = ("-m", *SHORT, "augmentation=ggeur,none", f"sweep_dir={tmp_path / 'a sweep'}")
-    command = Command("run.py", tmp_path, *words)
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, Command]:
+    """Three runs over one SuperLink, the last with a learning rate that makes every client's loss infinite: the sweep's
+    folder, what the command said, and the command."""
+    folder = tmp_path_factory.mktemp("swept") / "a sweep"
+    words = ("-m", *SHORT, "augmentation=ggeur,none", f"sweep_dir={folder}", "--also", "training.lr=1e38")
+    command = Command("run.py", folder.parent, *words)
     said, _ = command.communicate()
-    assert command.returncode == 0, said
-    folder = tmp_path / "a sweep" / "augmentation=ggeur"
-    assert rounds(folder) == rounds(reference)
-    assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
-    assert (folder / "model-final.safetensors").read_bytes() == (reference / "model-final.safetensors").read_bytes()
-    assert str(tmp_path / "a sweep" / "report.html") in said
     assert command.left() == []
+    return folder, said, command
 
 
 @pytest.mark.slow
-def test_a_client_that_fails_makes_the_flower_run_fail(tmp_path: Path) -> None:
-    """The learning rate makes every client's loss infinite: the exit code and the summary both say so."""
-    folder = tmp_path / "run"
-    command = Command("run.py", tmp_path, "training.lr=1e38", "federation.rounds=2", f"run_dir={folder}")
-    said, _ = command.communicate()
+def test_flower_gives_the_same_rounds_as_in_process(reference: Path, swept: tuple[Path, str, Command]) -> None:
+    folder, said, _ = swept
+    run = folder / "augmentation=ggeur"
+    assert rounds(run) == rounds(reference), said
+    assert json.loads((run / "summary.json").read_text())["status"] == "completed"
+    assert (run / "model-final.safetensors").read_bytes() == (reference / "model-final.safetensors").read_bytes()
+    assert json.loads((folder / "augmentation=none" / "summary.json").read_text())["status"] == "completed"
+    assert str(folder / "report.html") in said
+
+
+@pytest.mark.slow
+def test_a_client_that_fails_makes_the_flower_run_fail(swept: tuple[Path, str, Command]) -> None:
+    """The exit code and the summary both say so."""
+    folder, said, command = swept
     assert command.returncode == 1, said
-    summary = json.loads((folder / "summary.json").read_text())
+    (path,) = folder.glob("*1e+38*/summary.json")
+    summary = json.loads(path.read_text())
     assert summary["status"] == "failed"
     assert "not finite" in summary["error"]
     assert "not finite" in said
-    assert command.left() == []
 
 
 @pytest.mark.slow
