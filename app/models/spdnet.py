@@ -186,7 +186,7 @@ class SPDNet(Model):
         if not hidden or any(not 1 <= k <= p for p, k in pairwise(widths)):
             raise FedgeoError(
                 f"SPDnet widths {list(hidden)}: expected at least one, none above the one before it, the "
-                f"first not above {channels} channels"
+                f"first not above {channels} channels: set model.hidden"
             )
         if not (epsilon > 0 and math.isfinite(epsilon)):
             raise FedgeoError(f"SPDnet epsilon must be positive, got {epsilon}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import mne
+import mne_bids
 import numpy as np
 import pytest
 from PIL import Image
@@ -194,3 +195,53 @@ def test_a_rehearsal_looks_at_the_sites_data_before_it_starts(
 def test_a_class_without_an_annotation_is_a_warning(tmp_path: Path) -> None:
     found = check_site(recordings(tmp_path / "data", labels=("T1",) * 10), RUN)
     assert "no annotation of class right_hand (T2): is data.events spelt as they are?" in found.warnings
+
+
+def test_a_recording_folder_and_a_run_say_the_same_of_one_channel(tmp_path: Path) -> None:
+    folder = recordings(tmp_path / "data")
+    raw = make_raw(seed=9)
+    raw._data[0] *= 1000
+    save_fif(raw, folder / "patient" / "run-2.fif")
+    (fault,) = check_site(folder, RUN).faults
+    assert "patient/run-2.fif: channel C4 has a standard deviation of" in fault and "data.bad_channels=drop" in fault
+    found = check_site(folder, (*RUN, "data.bad_channels=drop"))
+    assert found.ok and any("channel C4" in text and "left out of all recordings" in text for text in found.warnings)
+
+
+def test_a_bids_folder_is_looked_at_as_the_run_reads_it(tmp_path: Path) -> None:
+    """Values of one trial_type belong to one class, in the counts and in the warnings."""
+    for subject, seed in (("1", 1), ("2", 2)):
+        raw = make_raw(seed=seed, labels=("left", "right") * 5)
+        path = mne_bids.BIDSPath(subject=subject, task="mi", datatype="eeg", root=tmp_path / "bids")
+        mne_bids.write_raw_bids(raw, path, format="BrainVision", allow_preload=True, verbose="ERROR")
+        (table,) = (tmp_path / "bids").glob(f"sub-{subject}/eeg/*_events.tsv")
+        head, *rows = [line.split("\t") for line in table.read_text().splitlines()]
+        place = head.index("value")
+        for number, row in enumerate(rows):
+            row[place] = str(20 + number % 4)
+        table.write_text("".join("\t".join(row) + "\n" for row in (head, *rows)))
+    words_ = ("experiment=eeg_folder", "data=eeg_bids", "data.task=mi", "data.events={left: left, right: right}")
+    found = check_site(tmp_path / "bids", (*words_, "data.window=[0.0,1.5]", "model.hidden=[3]"))
+    assert found.classes == {"left": 10, "right": 10}
+    assert [fault for fault in found.faults if "privacy.min_count" not in fault] == []  # 7 of each are trained on
+    assert not any("no annotation of class" in text for text in found.warnings)
+
+
+def test_whatever_goes_wrong_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug\nin two lines")
+
+    folder = recordings(tmp_path / "data")
+    monkeypatch.setattr("app.tools.site_check_eeg.check_recordings", broken)
+    (fault,) = check_site(folder, RUN).faults
+    assert fault == f"{folder}: cannot be checked (ZeroDivisionError: a bug in two lines)"
+
+
+def test_a_library_that_trips_over_a_recording_is_said_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("singular")
+
+    folder = recordings(tmp_path / "data")
+    monkeypatch.setattr("mne.io.BaseRaw.filter", broken)
+    (fault,) = check_site(folder, RUN).faults
+    assert fault == "subject patient, patient/run-0.fif: cannot be processed (RuntimeError: singular)"

@@ -243,3 +243,16 @@ def test_projavg_learns_nothing_from_shuffled_labels(
 
     monkeypatch.setattr(EegDataset, "train", shuffled)
     assert np.mean([real(tmp_path, test_data, seed) for seed in (1, 2, 3)]) < 0.60
+
+
+def test_what_is_lost_of_the_data_is_a_warning_of_the_run(tmp_path: Path) -> None:
+    """A class that one subject lacks, and trials across a splice, of two subjects alike."""
+    for seed, name in enumerate(("a", "b", "c")):
+        raw = make_raw(seed=seed, labels=("T1", "T2x" if name == "c" else "T2") * 5)
+        raw.annotations.append(11.0, 0.0, "boundary")
+        save(raw, tmp_path / "data" / name / "x_raw.fif")
+    words = [f"'{word}'" if "{" in word else word for word in recorded(tmp_path / "data")]
+    summary = run_in_process(tmp_path / "run", *words)
+    assert "subject c: no trial of class right_hand (T2); its annotations: T1, T2x, boundary" in summary["warnings"]
+    assert "subject a: a/x_raw.fif: 1 of 10 trials dropped (across a splice)" in summary["warnings"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"] == summary["warnings"]

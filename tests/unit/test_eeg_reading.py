@@ -109,7 +109,9 @@ def test_events_are_those_of_the_stim_channel_where_there_are_no_annotations(tmp
 
 def test_codes_of_the_stim_channel_are_told_where_none_fits(tmp_path: Path) -> None:
     save(stim(), tmp_path / "a" / "x_raw.fif")
-    refused(tmp_path, "none of the annotations ['T1', 'T2']", "it has ['1', '2']")
+    refused(
+        tmp_path, "none of the annotations ['T1', 'T2']", "it has ['1', '2'] (no annotations, so the events are those"
+    )
 
 
 def test_annotations_go_before_the_stim_channel(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from ...common.errors import FedgeoError
 
 TYPICAL_STD = 20.0  # microvolt: what a channel of scalp EEG deviates by within a second
 UNLIKE = 20.0  # times larger or smaller than the others: more than any scalp channel is by itself
-STRANGE = 10.0  # the same for a note
+STRANGE = 12.0  # the same for a note
 FLAT = "is flat"
 STUCK = 0.3  # the share of samples that repeat the one before, beyond that of the others
 

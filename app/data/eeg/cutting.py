@@ -98,7 +98,10 @@ def _load(recording: Recording, channels: Sequence[str], processing: Processing)
     bad, strange = unlike(raw, processing.microvolts)
     if processing.bad_channels == "refuse":  # before anything else that is wrong with it
         _refuse_bad(recording, {name: why for name, why in bad.items() if why != FLAT})
-    events = (_events if recording.label is None else _windows)(raw, recording, processing)
+    if recording.label is None:
+        events = _events(raw, recording, processing, said)
+    else:
+        events = _windows(raw, recording, processing)
     epochs = _epochs(raw, events, processing, drop_bad=True)
     reasons = {reason for log in epochs.drop_log for reason in log}
     found = segments(raw)
@@ -157,15 +160,19 @@ def _filtered(
     return np.concatenate(data), np.concatenate(labels), rates[0]
 
 
-def _events(raw: mne.io.BaseRaw, recording: Recording, processing: Processing) -> np.ndarray:
-    """mne events (k, 3) of the mapped annotations, numbered from 1 in the order of the classes."""
+def _events(raw: mne.io.BaseRaw, recording: Recording, processing: Processing, notes: Sequence[str]) -> np.ndarray:
+    """mne events (k, 3) of the mapped annotations, numbered from 1 in the order of the classes.
+
+    notes: what was done to the recording, for the error.
+    """
     present = sorted(set(raw.annotations.description))
     texts = list(processing.events.values())
     codes = {text: place + 1 for text in present if (place := class_of(text, texts)) is not None}
     if not codes:
         raise recording.fault(
             f"no event: none of the annotations {sorted(texts)} ({', '.join(processing.events)}); "
-            f"it has {present or 'none at all'}: correct data.events, or leave the recording out by data.runs"
+            f"it has {present or 'none at all'}{''.join(f' ({note})' for note in notes)}: correct data.events, or "
+            "leave the recording out by data.runs"
         )
     events, _ = mne.events_from_annotations(raw, event_id=codes, regexp=None)
     events = np.unique(events, axis=0)
