@@ -1,12 +1,9 @@
 """The base methods, and how one is found by its name: ``load("app.algorithms.fedprox:FedProx", mu=0.1)``."""
 
 import functools
-from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from ..common.errors import FedgeoError
+from ..common.settings import make
 from ..common.targets import load_class
 from ..config.schema import Config
 from .base import Algorithm
@@ -20,24 +17,7 @@ def load(target: str, **params: Any) -> Algorithm:
     Each value is checked against the type and range of its field, strictly: a text is no number.
     Raises FedgeoError naming the key ``method.<parameter>``, the value given and what is allowed.
     """
-    cls = load_class(target, Algorithm, "method.target")
-    known = {f.name: f for f in fields(cls)}
-    for name in params:
-        if name not in known:
-            allowed = ", ".join(known) or "none"
-            raise FedgeoError(f"method.{name}: {cls.__name__} has no such parameter; it has {allowed}")
-    for name, f in known.items():
-        if name not in params and f.default is MISSING and f.default_factory is MISSING:
-            raise FedgeoError(f"method.{name}: {cls.__name__} needs a value for it")
-    hints = get_type_hints(cls, include_extras=True)
-    values = {}
-    for name, value in params.items():
-        try:
-            values[name] = TypeAdapter(hints[name]).validate_python(value, strict=True)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"].replace("Input should be ", "must be ")
-            raise FedgeoError(f"method.{name}={value}: {message}") from None
-    return cls(**values)
+    return make(load_class(target, Algorithm, "method.target"), "method", params)
 
 
 def resolve(target: str) -> type:

@@ -46,7 +46,7 @@ class TrainingSets:
         drawn, privacy = data.own, self.config.privacy
         drawn.measure()
         figures = {
-            "added": rounded(drawn.added, privacy),
+            "added": rounded(len(drawn) - len(self.dataset.train(client)), privacy),
             "perturbed": rounded(drawn.perturbed, privacy),
             "perturbation_rms": drawn.perturbation_rms,
         }

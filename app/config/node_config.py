@@ -116,7 +116,7 @@ def check_run(config: Config) -> None:
         raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
     if not (is_ours(config.method.target) or config.method.target.startswith("flwr.")):
         raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
-    if ":" in config.augmentation.kind and not is_ours(config.augmentation.kind):
+    if ":" in config.augmentation.kind and not is_ours(config.augmentation.kind, "augmentation"):
         raise Refusal(f"augmentation.kind={config.augmentation.kind}: a site runs augmentations of the app only")
     chosen = config.encoder.settings
     if chosen.get("checkpoint"):

@@ -169,7 +169,8 @@ def check_writable(path: Path, key: str) -> None:
 def default_run_dir(config: Config) -> Path:
     """runs/<time>-<experiment>-<method>-<augmentation>-seed<seed> in the working directory."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config.experiment}-{config.method.name}-{config.augmentation.kind}-seed{config.seed}"
+    augmentation = config.augmentation.kind.rpartition(":")[2]
+    name = f"{stamp}-{config.experiment}-{config.method.name}-{augmentation}-seed{config.seed}"
     path = Path.cwd() / "runs" / name
     number = 2
     while path.exists():
