@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,6 @@ from ..common.errors import FedgeoError
 from ..common.received import LARGEST
 from ..geometry.stiefel import distance_to_stiefel
 from ..models.base import Model, Output, Weights
-from ..models.eegnet import EEGNet
 from ..models.spdnet import OFF_MANIFOLD
 from .base import Algorithm, Local, Trained, Update
 
@@ -34,24 +32,15 @@ def template(tensors: Weights) -> Template:
     return {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
 
 
-def blank(model: Model, inputs: Mapping[str, Any]) -> Tensor:
-    """One input that ``model`` takes. inputs: as ``FederatedDataset.inputs`` has them."""
-    if isinstance(model, EEGNet):
-        return torch.zeros(1, inputs["channels"], inputs["samples"])
-    if "channels" in inputs:
-        return torch.eye(inputs["channels"], dtype=torch.float64)[None]
-    return torch.zeros(1, inputs["dimension"])
-
-
 @torch.no_grad()
-def signature(algorithm: Algorithm, model: Model, inputs: Mapping[str, Any]) -> Signature:
+def signature(algorithm: Algorithm, model: Model) -> Signature:
     """What ``algorithm`` exchanges on ``model``, from one step of a single client on a blank sample."""
     if not algorithm.shares:
         return Signature({}, {}, ({},))
     weights = model.export()
     if not algorithm.trains:
         return Signature(template(weights), {}, ({},))
-    x, y = blank(model, inputs), torch.zeros(1, dtype=torch.int64)
+    x, y = model.blank_input(), torch.zeros(1, dtype=torch.int64)
 
     def forward(values: Weights, x: Tensor) -> Output:
         return torch.func.functional_call(model, values, (x,))

@@ -1,12 +1,7 @@
 """An augmentation by the configuration's ``augmentation.kind``: the name of a file here, or 'module:Class'."""
 
-import importlib
-import re
-from pathlib import Path
-
-from ..common.errors import FedgeoError
 from ..common.settings import make
-from ..common.targets import load_class
+from ..common.targets import load_class, load_named
 from ..config import schema
 from .base import Augmentation
 
@@ -31,8 +26,4 @@ def find(kind: str) -> type[Augmentation]:
     """
     if ":" in kind:
         return load_class(kind, Augmentation, "augmentation.kind")
-    if re.fullmatch(r"\w+", kind) and Path(__file__).with_name(f"{kind}.py").is_file():
-        for found in vars(importlib.import_module(f".{kind}", __package__)).values():
-            if isinstance(found, type) and issubclass(found, Augmentation) and found.name == kind:
-                return found
-    raise FedgeoError(f"augmentation.kind={kind}: must be one of conf/augmentation, or 'module:Class'")
+    return load_named(__package__, kind, Augmentation, "augmentation.kind")

@@ -30,8 +30,6 @@ from ..data.policy_view import policy_view
 from ..geometry.class_statistics import gather
 from ..grids.placement import hosted, together
 from ..models.base import Model, Weights
-from ..models.eegnet import EEGNet
-from ..models.spdnet import SPDNet
 from ..models.weights import prefixed, unprefixed
 from ..one_shot.fitted import Fitted
 from ..training.plain import LocalResult, LocalSettings, train
@@ -101,7 +99,7 @@ class Node:
         """What is sent and received in a round."""
         if isinstance(self.algorithm, Fitted):
             return Signature(template(self.model().export()), {}, ({},))
-        return signature(self.algorithm, self.model(), self.dataset.inputs)
+        return signature(self.algorithm, self.model())
 
     def check_weights(self, weights: Weights, auxiliary: Weights, *, training: bool = False) -> None:
         """Refuse what a server sends unless it fits this model and, beside the weights for training, this method."""
@@ -188,7 +186,7 @@ class Node:
             weights = unprefixed(found, OWN) or self.initial()
         model.load(weights)
         kept = unprefixed(found, MODEL)
-        if isinstance(model, EEGNet) and not kept:  # it has not trained yet: its own statistics, without labels
+        if not kept:  # it has not trained yet: its own statistics, without labels
             model.calibrate(torch.from_numpy(self.dataset.train(client).x))
         else:
             model.load_local_state(kept)
@@ -209,14 +207,16 @@ class Node:
         return self.algorithm.rounded(auxiliary, self.config.privacy.round_counts)
 
     def watch(self, client: int, number: int, weights: Weights) -> dict[str, float]:
-        """In the first round: the share of SPDnet's eigenvalues that ReEig clamps, a check of unit and epsilon.
+        """In the first round: the share of eigenvalues that the model clamps, a check of unit and epsilon.
 
         In hundredths, for the exact share would tell how many trials there are.
         """
-        if number > 1 or not isinstance(model := self.model(), SPDNet):
+        if number > 1:
             return {}
+        model = self.model()
         model.load(weights)
-        return {"clamped_fraction": round(model.clamped_fraction(torch.from_numpy(self.dataset.train(client).x)), 2)}
+        share = model.clamped_fraction(torch.from_numpy(self.dataset.train(client).x))
+        return {} if share is None else {"clamped_fraction": round(share, 2)}
 
     def examples(self, client: int, digest: str) -> float:
         """What the client's reply weighs in the average: ``federation.weights``."""

@@ -19,7 +19,6 @@ from ..config.node_config import Refusal
 from ..data.federated_dataset import Samples
 from ..messages import EVALUATE, INITIAL, TRAIN
 from ..models.base import Weights
-from ..models.eegnet import EEGNet
 from ..one_shot.fitted import Fitted
 from .local_training import Call, Participation
 from .node import Node
@@ -98,7 +97,6 @@ def _share(here: Node, weights: Weights, place: int, places: int) -> messages.Ev
     dataset, model = here.dataset, here.model()
     test = dataset.held_out("test", None)
     model.load(weights)
-    if isinstance(model, EEGNet):
-        model.calibrate(torch.from_numpy(test.x))
+    model.calibrate(torch.from_numpy(test.x))
     own = slice(place, None, places)
     return count(model, {"test": Samples(test.x[own], test.y[own], test.domain[own])}, dataset)

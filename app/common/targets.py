@@ -5,6 +5,8 @@ process that reads them.
 """
 
 import importlib
+import importlib.util
+import re
 from typing import TypeVar
 
 from .errors import FedgeoError
@@ -47,3 +49,18 @@ def load_class(target: str, kind: type[Kind], key: str) -> type[Kind]:
     if not issubclass(found, kind):
         raise FedgeoError(f"{key}={target}: must be a subclass of {kind.__module__}.{kind.__name__}")
     return found
+
+
+def load_named(package: str, name: str, kind: type[Kind], key: str) -> type[Kind]:
+    """The subclass of ``kind`` that ``package.<name>`` defines, and that is called ``name`` itself.
+
+    key: the configuration's key that holds the name, which is that of a file in its group of conf/. Raises FedgeoError
+    where there is none.
+    """
+    where = f"{package}.{name}"
+    if re.fullmatch(r"\w+", name) and importlib.util.find_spec(where) is not None:
+        for found in vars(importlib.import_module(where)).values():
+            if isinstance(found, type) and issubclass(found, kind) and getattr(found, "name", None) == name:
+                return found
+    group = key.partition(".")[0]
+    raise FedgeoError(f"{key}={name}: must be one of those in conf/{group}")

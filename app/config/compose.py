@@ -96,8 +96,8 @@ def _first(error: pydantic.ValidationError) -> str:
     """The first fault as 'key=value: what is allowed'."""
     fault = error.errors()[0]
     path = [str(part) for part in fault["loc"]]
-    if path[0] in ("data", "model") and len(path) > 2:
-        del path[1]  # the kind of data or model by which the settings were chosen
+    if path[0] == "data" and len(path) > 2:
+        del path[1]  # the kind of data by which the settings were chosen
     # a union's branch names are no part of the key
     key = ".".join(part for part in path if re.fullmatch(r"[a-z_]\w*", part) and part not in ("int", "float"))
     if fault["type"] == "extra_forbidden":

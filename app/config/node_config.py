@@ -118,6 +118,8 @@ def check_run(config: Config) -> None:
         raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
     if ":" in config.augmentation.kind and not is_ours(config.augmentation.kind, "augmentation"):
         raise Refusal(f"augmentation.kind={config.augmentation.kind}: a site runs augmentations of the app only")
+    if config.model.target is not None and not is_ours(config.model.target, "models"):
+        raise Refusal(f"model.target={config.model.target}: a site runs models of the app only")
     chosen = config.encoder.settings
     if chosen.get("checkpoint"):
         raise Refusal("encoder.checkpoint: a site reads the file that its own node-config names, encoder-checkpoint")

@@ -106,7 +106,7 @@ class Augmentation(OpenGroup):
     ``kind`` is the name of a file in app/augmentation, or 'module:Class'. Further keys are that class's own settings.
     """
 
-    kind: str
+    kind: Target
     target: Positive
     absent: Literal["global_mean", "skip"]
     scale: Literal["sqrt", "lambda"]
@@ -128,34 +128,14 @@ class Method(OpenGroup):
     target: Target
 
 
-class Linear(Group):
-    """A linear head on embeddings, or one hidden layer; ``init``: see app.strategies.compatibility.first_head."""
+class Model(OpenGroup):
+    """The model: ``kind`` is the name of a file in app/models, ``target`` a class 'module:Class' in its place.
 
-    kind: Literal["linear"]
-    hidden: Count
-    init: Literal["auto", "zeros", "lda", "ridge"]
+    Further keys are the settings of the one or the other; that one checks them.
+    """
 
-
-class AdapterModel(Group):
-    """FedCLIP's attention adapter on the embeddings, before CLIP's text classifier."""
-
-    kind: Literal["clip_adapter"]
-
-
-class SpdNetModel(Group):
-    """SPDnet; ``hidden`` has one width a BiRe block."""
-
-    kind: Literal["spdnet"]
-    hidden: Annotated[list[Positive], Field(min_length=1)]
-    epsilon: Rate
-    vectorise: Literal["vec", "vech"]
-
-
-class EegNetModel(Group):
-    """EEGNet with the paper's sizes."""
-
-    kind: Literal["eegnet"]
-    dropout: Annotated[float, Field(ge=0, lt=1)]
+    kind: str
+    target: Target | None = None
 
 
 class Training(Group):
@@ -235,7 +215,7 @@ class Config(Group):
     augmentation: Augmentation
     method: Method
     covariances: Covariances
-    model: Annotated[Linear | AdapterModel | SpdNetModel | EegNetModel, Field(discriminator="kind")]
+    model: Model
     training: Training
     federation: Federation
     privacy: Privacy

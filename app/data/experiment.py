@@ -7,8 +7,8 @@ from ..algorithms.base import Algorithm
 from ..algorithms.registry import local_algorithm
 from ..common.seeds import INITIAL, generator
 from ..config.schema import Config
+from ..models import registry as models
 from ..models.base import Model, Weights
-from ..models.registry import build
 from ..one_shot.fitted import Fitted
 from .federated_dataset import FederatedDataset, federated_dataset
 
@@ -29,7 +29,7 @@ class Experiment:
         inputs, classes = self.dataset.inputs, len(self.dataset.classes)
         if isinstance(self.algorithm, Fitted):
             return self.algorithm.model(inputs["channels"], classes)
-        return build(self.config.model, inputs, classes, stiefel=self.algorithm.keeps_manifold)
+        return models.load(self.config.model).build(inputs, classes, stiefel=self.algorithm.keeps_manifold)
 
     def initial(self) -> Weights:
         """The weights of a fresh model, a function of ``config.seed`` alone: the same on every node."""

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ..config.schema import Config, Linear
+from ..config.schema import Config
+from ..models import registry as models
 from ..training.cohort import chunk_size
 
 
@@ -17,6 +18,6 @@ def hosted(clients: int, place: int, places: int, together: int = 1) -> list[int
 
 def together(config: Config, clients: int) -> int:
     """How many neighbours are trained side by side; 1 for the plain loop, which trains all but linear heads by SGD."""
-    linear = isinstance(config.model, Linear) and not config.model.hidden
+    linear = models.load(config.model).is_linear_head
     batched = config.training.loop == "cohort" and linear and config.training.optimiser == "sgd"
     return chunk_size(clients) if batched else 1

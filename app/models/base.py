@@ -1,6 +1,12 @@
-"""What every model is to the training loop and to the server."""
+"""What every model is to the training loop and to the server, and how it is built of its settings.
 
-from typing import NamedTuple
+A new model is one file with a ``Model`` and its ``Architecture``, a frozen dataclass whose fields are the settings,
+and one file in conf/model that names it: see registry.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +29,7 @@ class Model(nn.Module):
     What ``export`` leaves out (batch-norm statistics) stays with its client: see ``local_state``.
     """
 
+    inputs: ClassVar[Literal["embeddings", "covariances", "trials"]] = "embeddings"  # what it reads
     generator: torch.Generator | None = None  # what a model draws from while it trains (dropout); the loop sets it
 
     def forward(self, x: Tensor) -> Output:
@@ -30,6 +37,10 @@ class Model(nn.Module):
 
     def reset(self, generator: torch.Generator) -> None:
         """Draw fresh initial weights from ``generator``."""
+        raise NotImplementedError
+
+    def blank_input(self) -> Tensor:
+        """One input (1, ...) that the model takes, of its sizes and type."""
         raise NotImplementedError
 
     def export(self) -> Weights:
@@ -53,3 +64,50 @@ class Model(nn.Module):
 
     def load_local_state(self, state: Weights) -> None:
         """Restore what ``local_state`` returned; an empty dict leaves a fresh model as it is."""
+
+    def calibrate(self, x: Tensor) -> None:
+        """Make the local state anew from unlabelled inputs x (n, ...), where the model has one."""
+
+    def clamped_fraction(self, x: Tensor) -> float | None:
+        """The share of eigenvalues that a threshold of the model clamps on inputs x (n, ...); None without one."""
+        return None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The settings of one kind of model, which are the subclass's fields, and how it is built.
+
+    name: what errors call it. model: what is built. only_method: the one method that trains it, None for any.
+    notes: what goes into a saved model's metadata beside its settings.
+    """
+
+    name: ClassVar[str] = "model"
+    model: ClassVar[type[Model]] = Model
+    only_method: ClassVar[str | None] = None
+    notes: ClassVar[Mapping[str, str]] = {}
+
+    @property
+    def family(self) -> Literal["images", "eeg"]:
+        """Of the data that it reads."""
+        return "images" if self.model.inputs == "embeddings" else "eeg"
+
+    @property
+    def is_linear_head(self) -> bool:
+        """Whether it is one linear layer on embeddings: such clients train side by side, and have a closed form."""
+        return False
+
+    @property
+    def first_head(self) -> str:
+        """The weights of the first round: ``zeros`` for the model's own fresh ones; see ``model.init``."""
+        return "zeros"
+
+    def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
+        """A fresh model. inputs: what the data set says of its samples: ``dimension``, or ``channels`` and more.
+
+        stiefel: whether the federation keeps orthonormal weights on their manifold; else they are free matrices.
+        """
+        raise NotImplementedError
+
+    def warning(self, row: Mapping[str, Any]) -> str | None:
+        """What a person should look at before believing a round; row: its line of rounds.jsonl."""
+        return None

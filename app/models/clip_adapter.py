@@ -1,12 +1,15 @@
 """FedCLIP's model: an attention adapter on the image's embedding, and the text classifier, which stays as it is."""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Model, Output, Weights
+from .base import Architecture, Model, Output, Weights
 
 
 class Adapter(Model):
@@ -38,6 +41,9 @@ class Adapter(Model):
             layer.bias.uniform_(-bound, bound, generator=generator)
         self.text.zero_()
 
+    def blank_input(self) -> Tensor:
+        return torch.zeros(1, self.first.in_features)
+
     def export(self) -> Weights:
         return super().export() | {"text": self.text.detach().clone()}
 
@@ -49,3 +55,15 @@ class Adapter(Model):
         if weights["text"].shape != self.text.shape:
             raise ValueError(f"text: expected shape {tuple(self.text.shape)}, got {tuple(weights['text'].shape)}")
         self.text.copy_(weights["text"])
+
+
+@dataclass(frozen=True)
+class AdapterArchitecture(Architecture):
+    """It has no settings: the embedding says how large it is."""
+
+    name: ClassVar[str] = "clip_adapter"
+    model: ClassVar[type[Model]] = Adapter
+    only_method: ClassVar[str | None] = "fedclip"
+
+    def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
+        return Adapter(inputs["dimension"], classes)

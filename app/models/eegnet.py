@@ -8,12 +8,23 @@ calls ``calibrate`` on unlabelled trials first; until then the statistics are th
 variance 1.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from ..common.errors import FedgeoError
-from .base import Model, Output, Weights
+from .base import Architecture, Model, Output, Weights
+from .dropout import drop
+
+BATCH_NORM = (
+    "the running statistics stayed with the clients and are not in this file: before predicting, call calibrate() on "
+    "unlabelled z-scored trials of the new recordings, which takes their own statistics"
+)
 
 
 class EEGNet(Model):
@@ -26,6 +37,8 @@ class EEGNet(Model):
     In training, dropout draws from ``generator``, which the training loop sets (on any device; the masks
     follow): nothing comes from torch's global state.
     """
+
+    inputs = "trials"
 
     def __init__(
         self,
@@ -67,19 +80,22 @@ class EEGNet(Model):
         for norm in self._norms():
             norm.reset_parameters()
 
+    def blank_input(self) -> Tensor:
+        return torch.zeros(1, self.channels, self.samples)
+
     def forward(self, x: Tensor) -> Output:
         """x: z-scored trials (batch, channels, samples). The representation is the last pool's output."""
-        return self._forward(x, drop=self.training)
+        return self._forward(x, dropping=self.training)
 
-    def _forward(self, x: Tensor, drop: bool) -> Output:
+    def _forward(self, x: Tensor, dropping: bool) -> Output:
         if x.shape[1:] != (self.channels, self.samples):
             expected = f"(batch, {self.channels}, {self.samples})"
             raise FedgeoError(f"EEGNet expects trials of shape {expected}, got {tuple(x.shape)}")
         h = self._temporal_spatial(x)
-        h = self._drop(F.avg_pool1d(F.elu(self.norm2(h)), self.pools[0]), drop)
+        h = self._drop(F.avg_pool1d(F.elu(self.norm2(h)), self.pools[0]), dropping)
         h = F.conv1d(_same(h, self.depthwise.shape[-1]), self.depthwise, groups=h.shape[1])
         h = self.norm3(F.conv1d(h, self.pointwise))
-        h = self._drop(F.avg_pool1d(F.elu(h), self.pools[1]), drop)
+        h = self._drop(F.avg_pool1d(F.elu(h), self.pools[1]), dropping)
         representation = h.flatten(1)
         return Output(representation, self.linear(representation))
 
@@ -120,13 +136,8 @@ class EEGNet(Model):
         norm.running_mean.lerp_(mean.to(norm.running_mean.dtype), norm.momentum)
         norm.running_var.lerp_((variance * (n / (n - 1))).to(norm.running_var.dtype), norm.momentum)
 
-    def _drop(self, x: Tensor, drop: bool) -> Tensor:
-        if not drop or self.dropout == 0:
-            return x
-        if self.generator is None:
-            raise RuntimeError("EEGNet in training mode draws dropout from model.generator: set it before training")
-        keep = torch.rand(x.shape, generator=self.generator, device=self.generator.device) >= self.dropout
-        return x * keep.to(x.device) / (1 - self.dropout)
+    def _drop(self, x: Tensor, dropping: bool) -> Tensor:
+        return drop(x, self.dropout, self.generator) if dropping else x
 
     @torch.no_grad()
     def calibrate(self, x: Tensor) -> None:
@@ -139,7 +150,7 @@ class EEGNet(Model):
         self.train()
         for norm in self._norms():
             norm.momentum = 1.0  # the batch's statistics replace the old ones
-        self._forward(x, drop=False)
+        self._forward(x, dropping=False)
         for norm, momentum in zip(self._norms(), momenta, strict=True):
             norm.momentum = momentum
         self.train(training)
@@ -161,6 +172,20 @@ class EEGNet(Model):
 
     def _norms(self) -> tuple[nn.BatchNorm1d, ...]:
         return self.norm1, self.norm2, self.norm3
+
+
+@dataclass(frozen=True)
+class EEGNetArchitecture(Architecture):
+    """EEGNet with the paper's sizes. dropout: the share of entries that is left out in training."""
+
+    name: ClassVar[str] = "eegnet"
+    model: ClassVar[type[Model]] = EEGNet
+    notes: ClassVar[Mapping[str, str]] = {"batch_norm": BATCH_NORM}
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.25
+
+    def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
+        return EEGNet(inputs["channels"], inputs["samples"], classes, inputs["rate"], dropout=self.dropout)
 
 
 def _same(x: Tensor, kernel: int) -> Tensor:

@@ -1,26 +1,22 @@
-"""The models, by the configuration's ``model.kind``."""
+"""A model by the configuration's ``model.kind``, the name of a file here, or by ``model.target``, 'module:Class'."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from .base import Model
-from .clip_adapter import Adapter
-from .eegnet import EEGNet
-from .linear import Head
-from .spdnet import SPDNet
+from ..common.settings import make
+from ..common.targets import load_class, load_named
+from ..config import schema
+from .base import Architecture
 
 
-def build(settings: Any, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
-    """A fresh model. settings: the configuration's model group. inputs: what the data set says of its samples.
+def load(chosen: schema.Model) -> Architecture:
+    """The architecture that the configuration describes.
 
-    stiefel: whether the federation keeps SPDnet's weights on the manifold; else they are free matrices.
+    Where ``model.target`` names a class, settings of ``model.kind`` that this class does not have are left out: they
+    came with the kind's yaml. Raises FedgeoError that names the key.
     """
-    if settings.kind == "spdnet":
-        return SPDNet(
-            inputs["channels"], settings.hidden, classes, settings.epsilon, settings.vectorise, stiefel=stiefel
-        )
-    if settings.kind == "eegnet":
-        return EEGNet(inputs["channels"], inputs["samples"], classes, inputs["rate"], dropout=settings.dropout)
-    if settings.kind == "clip_adapter":
-        return Adapter(inputs["dimension"], classes)
-    return Head(inputs["dimension"], classes, settings.hidden)
+    cls = load_named(__package__, chosen.kind, Architecture, "model.kind")
+    settings = chosen.settings
+    if chosen.target is not None:
+        of_kind = cls.__dataclass_fields__.keys()
+        cls = load_class(chosen.target, Architecture, "model.target")
+        left_out = of_kind - cls.__dataclass_fields__.keys()
+        settings = {name: value for name, value in settings.items() if name not in left_out}
+    return make(cls, "model", settings)

@@ -15,6 +15,8 @@ class TangentSpace(Model):
     Exchanged weights: ``mean`` (channels, channels), ``linear.weight``, ``linear.bias``.
     """
 
+    inputs = "covariances"
+
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.mean = nn.Parameter(torch.eye(channels, dtype=torch.float64))
@@ -33,12 +35,17 @@ class TangentSpace(Model):
         vectors = tangent_vectors(x, self.mean)
         return Output(vectors, self.linear(vectors))
 
+    def blank_input(self) -> Tensor:
+        return torch.eye(len(self.mean), dtype=torch.float64)[None]
+
 
 class MinimumDistance(Model):
     """MDM: a trial belongs to the class whose Riemannian mean is nearest; the logits are squared distances, negated.
 
     x: covariances (n, channels, channels), float64. Exchanged weights: ``means`` (classes, channels, channels).
     """
+
+    inputs = "covariances"
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -55,6 +62,9 @@ class MinimumDistance(Model):
         values = [torch.linalg.eigvalsh(w @ x @ w) for w in whitening]
         logits = -torch.stack([v.log().square().sum(-1) for v in values], dim=-1)
         return Output(logits, logits)
+
+    def blank_input(self) -> Tensor:
+        return torch.eye(self.means.shape[-1], dtype=torch.float64)[None]
 
 
 def tangent_vectors(x: Tensor, mean: Tensor) -> Tensor:

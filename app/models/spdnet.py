@@ -6,21 +6,25 @@ one function, log(max(epsilon, .)), and share one eigendecomposition.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..common.errors import FedgeoError
+from ..config.schema import Positive, Rate
 from ..geometry.stiefel import distance_to_stiefel, project, random_stiefel, retract
-from .base import Model, Output, Weights
+from .base import Architecture, Model, Output, Weights
 
 VECTORISATIONS = ("vec", "vech")
 # Received weights may have travelled in single precision; a plain mean of several clients' is further off.
 OFF_MANIFOLD = 1e-4
+MOST_CLAMPED = 0.5  # the share of eigenvalues above which a person should look at the unit and at epsilon
 
 
 class _BiMap(torch.autograd.Function):
@@ -169,6 +173,8 @@ class SPDNet(Model):
     x (m, batch, c, c).
     """
 
+    inputs = "covariances"
+
     _triangle: Tensor
     _isometry: Tensor
 
@@ -205,6 +211,9 @@ class SPDNet(Model):
         self.register_buffer("_triangle", rows * d + columns, persistent=False)
         self.register_buffer("_isometry", isometry, persistent=False)
         self.reset(torch.Generator().manual_seed(0))
+
+    def blank_input(self) -> Tensor:
+        return torch.eye(self.channels, dtype=torch.float64)[None]
 
     @property
     def blocks(self) -> Sequence[StiefelBiMap | FreeBiMap]:
@@ -253,10 +262,6 @@ class SPDNet(Model):
         values = torch.linalg.eigvalsh(bimap(x, self.blocks[0].weight()))
         return float((values <= self.epsilon).double().mean())
 
-    def stiefel_parameters(self) -> dict[str, nn.Parameter]:
-        """The tangent parameters X by name. Weight decay must spare them: it would pull W back to W0."""
-        return {name: p for name, p in self.named_parameters() if name.endswith(".tangent")}
-
     def export(self) -> Weights:
         if not self.on_manifold:
             return super().export()
@@ -296,3 +301,27 @@ class SPDNet(Model):
     @staticmethod
     def _shape(block: nn.Module) -> tuple[int, ...]:
         return tuple(next(block.parameters()).shape)
+
+
+@dataclass(frozen=True)
+class SPDNetArchitecture(Architecture):
+    """hidden: one width a BiRe block. epsilon, vectorise: see ``SPDNet``."""
+
+    name: ClassVar[str] = "spdnet"
+    model: ClassVar[type[Model]] = SPDNet
+
+    hidden: Annotated[list[Positive], Field(min_length=1)] = field(default_factory=lambda: [18])
+    epsilon: Rate = 1e-2
+    vectorise: Literal["vec", "vech"] = "vec"
+
+    def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> SPDNet:
+        return SPDNet(inputs["channels"], self.hidden, classes, self.epsilon, self.vectorise, stiefel=stiefel)
+
+    def warning(self, row: Mapping[str, Any]) -> str | None:
+        share = row.get("clamped_fraction", 0.0)
+        if share <= MOST_CLAMPED:
+            return None
+        return (
+            f"ReEig clamps {100 * share:.0f} % of the eigenvalues, where nothing is learned: check that the recordings "
+            f"are in microvolt, or lower model.epsilon={self.epsilon:g}"
+        )

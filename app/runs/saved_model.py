@@ -6,14 +6,11 @@ from typing import Any
 
 from ..config.schema import Config
 from ..data.federated_dataset import FederatedDataset
+from ..models import registry as models
 from ..models.base import Weights
 from ..models.weights import save_weights
 
 EEG_PROCESSING = {"events", "window", "windows", "band", "notch", "resample"}  # how a recording becomes trials
-BATCH_NORM = (
-    "the running statistics stayed with the clients and are not in this file: before predicting, call calibrate() on "
-    "unlabelled z-scored trials of the new recordings, which takes their own statistics"
-)
 
 
 def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedDataset) -> None:
@@ -26,7 +23,7 @@ def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedD
     described: dict[str, Any] = {
         "classes": list(dataset.classes),
         "experiment": config.experiment,
-        "model": config.model.model_dump(),
+        "model": config.model.model_dump(exclude_none=True),
         "method": config.method.model_dump(),
         "facts": dataset.facts(0),
     }
@@ -40,7 +37,6 @@ def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedD
         described["encoder"] = {"name": "features", "normalise": config.encoder.normalise}
     else:  # the path of its weights is of this machine only
         described["encoder"] = config.encoder.model_dump(exclude={"checkpoint"})
-    if config.model.kind == "eegnet":
-        described["batch_norm"] = BATCH_NORM
+    described |= models.load(config.model).notes
     # one entry, for safetensors writes several in no fixed order
     save_weights(path, weights, {"fedgeo": json.dumps(described)})

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..algorithms.registry import local_algorithm
-from ..config.schema import Config, SpdNetModel
+from ..config.schema import Config
+from ..models import registry as models
 from ..training.evaluation import final_and_best
-
-MOST_CLAMPED = 0.5  # of the eigenvalues, above which a person should look at the unit and at epsilon
 
 
 def summarise(config: Config, rows: Sequence[Mapping[str, Any]], status: str, error: str | None) -> dict[str, Any]:
@@ -62,13 +61,8 @@ def val_metric(config: Config) -> str:
 
 def warning(config: Config, row: Mapping[str, Any]) -> str | None:
     """What a person should look at before believing the figures of this round."""
-    share = row.get("clamped_fraction", 0.0)
-    if share <= MOST_CLAMPED or not isinstance(config.model, SpdNetModel):
-        return None
-    return (
-        f"round {row['round']}: ReEig clamps {100 * share:.0f} % of the eigenvalues, where nothing is learned: check "
-        f"that the recordings are in microvolt, or lower model.epsilon={config.model.epsilon:g}"
-    )
+    text = models.load(config.model).warning(row)
+    return None if text is None else f"round {row['round']}: {text}"
 
 
 def _over_domains(rows: Sequence[Mapping[str, Any]], how: str, best_round: int | None) -> dict[str, Any]:

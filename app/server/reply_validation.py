@@ -1,7 +1,6 @@
 """What the server takes from its clients: every reply is checked against its request before it is used."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,7 +8,7 @@ from flwr.app import Message, RecordDict
 
 from .. import messages
 from ..algorithms.base import Algorithm
-from ..algorithms.signature import Signature, blank, check_tensors, signature, template
+from ..algorithms.signature import Signature, check_tensors, signature, template
 from ..augmentation import registry as augmentation
 from ..augmentation.base import Sender
 from ..common.errors import FedgeoError
@@ -47,7 +46,7 @@ class ReplyValidator:
         self.tested: dict[tuple[int, str, int], bytes] = {}  # samples of each class that a client is tested on
         self.domains = 0
         self._exchange: Signature | None = None
-        self._model: tuple[Algorithm, Model, Mapping[str, Any]] | None = None
+        self._model: tuple[Algorithm, Model] | None = None
         self._checks: dict[str, Callable[[int, str, Message, RecordDict], None]] = {
             messages.HELLO: self._handshake,
             messages.STATISTICS: self._statistics,
@@ -58,10 +57,10 @@ class ReplyValidator:
             messages.FINAL: self._final,
         }
 
-    def expect(self, algorithm: Algorithm, model: Model, inputs: Mapping[str, Any], domains: int) -> None:
-        """What clients train. inputs: as ``FederatedDataset.inputs``. domains: how many there are to be tested on."""
-        self._model = (algorithm, model, inputs)
-        self._exchange = None if isinstance(algorithm, Fitted) else signature(algorithm, model, inputs)
+    def expect(self, algorithm: Algorithm, model: Model, domains: int) -> None:
+        """What clients train. domains: how many there are to be tested on."""
+        self._model = (algorithm, model)
+        self._exchange = None if isinstance(algorithm, Fitted) else signature(algorithm, model)
         self.domains = domains
 
     def check(self, request: Message, reply: RecordDict) -> None:
@@ -177,13 +176,13 @@ class ReplyValidator:
 
     def _answered(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         assert self._model is not None
-        algorithm, model, inputs = self._model
+        algorithm, model = self._model
         assert isinstance(algorithm, Fitted)
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
         reported = self._counts(client, who)
         question, request_weights = messages.read_question(request.content)
         honest = algorithm.answer(
-            question, request_weights, blank(model, inputs), torch.zeros(1, dtype=torch.int64), len(reported), {}
+            question, request_weights, model.blank_input(), torch.zeros(1, dtype=torch.int64), len(reported), {}
         )
         found = {name: torch.from_numpy(np.asarray(value)) for name, value in arrays.items()}
         check_tensors(found, template(honest), who)

@@ -111,7 +111,7 @@ class Server:
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
         self.results.data_warnings += getattr(dataset, "warnings", ())
-        self.replies.expect(algorithm, experiment.model(), dataset.inputs, len(dataset.domains))
+        self.replies.expect(algorithm, experiment.model(), len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())
         self.strategy = strategy.build(config, dataset, handshake=hello, folder=self.results.checkpoints)

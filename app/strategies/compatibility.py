@@ -4,14 +4,17 @@ from ..algorithms import registry
 from ..algorithms.base import Algorithm
 from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
-from ..config.schema import Config, EegData, Linear
+from ..config.schema import Config, EegData
+from ..models import registry as models
+from ..models.base import Architecture
 from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
 
 
 def check(config: Config) -> None:
     """Raises FedgeoError, with one line that names both sides and the way out."""
-    method, kind, eeg = f"method={config.method.name}", config.model.kind, config.data.family == "eeg"
+    architecture = models.load(config.model)
+    method, kind, eeg = f"method={config.method.name}", architecture.name, config.data.family == "eeg"
     found = registry.resolve(config.method.target)
     if issubclass(found, Fitted):
         if not eeg:
@@ -20,15 +23,14 @@ def check(config: Config) -> None:
         raise FedgeoError(
             f"{method} makes a head of embeddings, data={config.data.name} is EEG: choose method=mdm or tangent_lr"
         )
-    elif eeg and kind == "linear":
-        raise FedgeoError(f"model=linear reads embeddings, data={config.data.name} is EEG: choose spdnet or eegnet")
-    elif not eeg and kind not in ("linear", "clip_adapter"):
+    elif eeg and architecture.family != "eeg":
+        raise FedgeoError(f"model={kind} reads embeddings, data={config.data.name} is EEG: choose spdnet or eegnet")
+    elif not eeg and architecture.family == "eeg":
         raise FedgeoError(f"model={kind} reads EEG trials, data={config.data.name} are images: choose model=linear")
     elif issubclass(found, Algorithm):
-        check_algorithm(config, found)
+        check_algorithm(config, found, architecture)
     if (head := first_head(config)) is not None:
-        assert isinstance(config.model, Linear)
-        check_init(config.model, f"model.init={head}", getattr(found, "shares", True), method)
+        check_init(architecture, f"model.init={head}", getattr(found, "shares", True), method)
     if getattr(found, "centralised", False) and config.engine == "deployment":
         raise FedgeoError(f"{method} needs all data in one place, which engine=deployment never has")
     if config.federation.classes is not None and config.engine != "deployment":
@@ -77,32 +79,33 @@ def first_head(config: Config) -> str | None:
     ``model.init=auto`` is lda where that takes no further bytes: for a linear head that is shared, where the clients
     send covariances for the augmentation. Else nothing is sent that the method would not send.
     """
-    if not isinstance(config.model, Linear) or config.model.init == "zeros":
+    architecture = models.load(config.model)
+    if architecture.first_head == "zeros":
         return None
-    if config.model.init != "auto":
-        return config.model.init
+    if architecture.first_head != "auto":
+        return architecture.first_head
     found = registry.resolve(config.method.target)
-    fits = not config.model.hidden and getattr(found, "shares", True) and not getattr(found, "centralised", False)
+    fits = architecture.is_linear_head and getattr(found, "shares", True) and not getattr(found, "centralised", False)
     return "lda" if fits and augmentation.load(config.augmentation).shares_covariances else None
 
 
-def check_init(model: Linear, init: str, shares: bool, method: str) -> None:
+def check_init(architecture: Architecture, init: str, shares: bool, method: str) -> None:
     """A first head is one layer, and goes from the server to the clients. Raises FedgeoError where it cannot."""
-    if model.hidden:
-        raise FedgeoError(f"{init} is a linear head: set model.hidden=0, not {model.hidden}")
+    if not architecture.is_linear_head:
+        raise FedgeoError(f"{init} is a linear head: set model.hidden=0")
     if not shares:
         raise FedgeoError(f"{init} is made of all clients' statistics, {method} shares nothing: set model.init=zeros")
 
 
-def check_algorithm(config: Config, found: type[Algorithm]) -> None:
+def check_algorithm(config: Config, found: type[Algorithm], architecture: Architecture) -> None:
     """What a method says of itself, against the model, the optimiser and the encoder. Raises FedgeoError."""
-    method, kind = f"method={config.method.name}", config.model.kind
+    method, kind = f"method={config.method.name}", architecture.name
     if found.for_model is not None and kind != found.for_model:
         raise FedgeoError(f"{method} is made for model={found.for_model}: choose that, not model={kind}")
-    if found.for_model is None and kind == "clip_adapter":
-        raise FedgeoError(f"model=clip_adapter is for method=fedclip, not for {method}: choose model=linear")
-    if not found.trains and isinstance(config.model, Linear) and config.model.hidden:
-        raise FedgeoError(f"{method} is a linear classifier: set model.hidden=0, not {config.model.hidden}")
+    if (only := architecture.only_method) is not None and found.for_model != kind:
+        raise FedgeoError(f"model={kind} is for method={only}, not for {method}: choose model=linear")
+    if not found.trains and not architecture.is_linear_head:
+        raise FedgeoError(f"{method} is a linear classifier: set model.hidden=0")
     if config.training.optimiser not in found.optimisers:
         allowed = " or ".join(found.optimisers)
         raise FedgeoError(

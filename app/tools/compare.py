@@ -20,7 +20,7 @@ from ..algorithms.registry import local_algorithm
 from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
 from ..config.compose import dump, load
-from ..config.schema import Config, Linear
+from ..config.schema import Config
 from ..launch.job import Job, plan, run_in_process
 from ..launch.workers import Outcome, Silent, run_jobs
 from ..reports.arms import half_width
@@ -115,7 +115,7 @@ def arms(data: Mapping[str, Sequence[str]], chosen: Sequence[str], shared: Seque
             except ValueError:
                 raise FedgeoError(f"{words}: an arm is a method and an augmentation, then overrides") from None
             all_of_it = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
-            if isinstance(load(all_of_it).model, Linear):  # rounds are compared from zero unless the arm says otherwise
+            if "init" in load(all_of_it).model.settings:  # rounds are compared from zero unless the arm says otherwise
                 all_of_it = ("model.init=zeros", *all_of_it)
             made.append(Arm(name, method, " ".join((augmentation, *more)), all_of_it))
     return made

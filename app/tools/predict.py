@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from scipy.special import softmax
@@ -18,14 +18,14 @@ from scipy.special import softmax
 from ..algorithms import registry
 from ..common.errors import FedgeoError
 from ..common.targets import is_ours
-from ..config.schema import Config
+from ..config import schema
 from ..data.eeg.trials import RECORDINGS
 from ..data.images.folders import SUFFIXES as IMAGES
 from ..data.images.folders import FileImages
 from ..encoders import embedding_cache
 from ..encoders import registry as encoders
+from ..models import registry as models
 from ..models.base import Model
-from ..models.registry import build
 from ..one_shot.fitted import Fitted
 from ..reports.tables import Cell, Table
 from ..server.remote_dataset import RemoteDataset
@@ -98,10 +98,11 @@ def load_model(path: Path) -> Trained:
             assert isinstance(fitted, Fitted)
             model = fitted.model(dataset.inputs["channels"], len(classes))
         else:
-            kinds: Any = Config.model_fields["model"].annotation
-            chosen = TypeAdapter(kinds).validate_python(described["model"])
+            chosen = schema.Model.model_validate(described["model"])
+            if chosen.target is not None and not is_ours(chosen.target, "models"):
+                raise FedgeoError(f"{path}: its model is {chosen.target}: only models of this package are loaded")
             stiefel = any(name.startswith("stiefel.") for name in weights)
-            model = build(chosen, dataset.inputs, len(classes), stiefel=stiefel)
+            model = models.load(chosen).build(dataset.inputs, len(classes), stiefel=stiefel)
         model.load(weights)
     except (KeyError, ValueError, ValidationError) as error:
         raise FedgeoError(f"{path}: its weights do not fit what its metadata say ({error})") from None

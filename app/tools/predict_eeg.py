@@ -14,7 +14,6 @@ from ..data.eeg.subject_names import refuse_ambiguous
 from ..data.eeg.subjects import trials_of_subjects
 from ..data.eeg.trials import Trials
 from ..geometry import covariances
-from ..models.eegnet import EEGNet
 from .predict import Predictions, Trained, classify
 
 FEW = 10  # trials below which a subject's own mean or statistics are shaky
@@ -125,7 +124,7 @@ def _check_trials(trained: Trained, trials: Trials) -> None:
 def _inputs(trained: Trained, trials: Trials) -> tuple[np.ndarray, list[str]]:
     """What the model reads of a subject, and what was taken from the new trials themselves, without labels."""
     shaky = f"; with fewer than {FEW} trials that is shaky" if len(trials) < FEW else ""
-    if isinstance(trained.model, EEGNet):
+    if trained.model.inputs == "trials":
         x = covariances.zscore(trials.trials)
         trained.model.calibrate(torch.from_numpy(x))
         return x, [f"batch-norm statistics are those of its own {len(trials)} trials, without labels{shaky}"]

@@ -8,7 +8,7 @@ import torch
 
 from ..common.errors import FedgeoError
 from ..config.node_config import Site
-from ..config.schema import Config, EegData, SpdNetModel
+from ..config.schema import Config, EegData
 from ..data.eeg.bids import bids_recordings
 from ..data.eeg.channel_quality import typical_spread, unit_factor, unlike, wrong_unit
 from ..data.eeg.cutting import class_of
@@ -19,7 +19,8 @@ from ..data.eeg.recording import Header, Recording, agree_channels, agree_rates,
 from ..data.eeg.subject_names import refuse_ambiguous
 from ..data.eeg.subjects import scaled
 from ..data.site_dataset import local_config, site_dataset
-from ..models.spdnet import SPDNet, bimap
+from ..models import registry as models
+from ..models.spdnet import SPDNetArchitecture, bimap
 from .site_findings import SiteFindings, count
 
 CLAMPED = 0.05  # the share of eigenvalues that a fitting epsilon may clamp
@@ -50,8 +51,8 @@ def check_recordings(found: SiteFindings, config: Config, site: Site) -> None:
         return
     found.warnings += getattr(dataset.inner, "notes", ())
     count(found, dataset.classes, np.concatenate([part.y for part in parts]), parts[0].y)
-    if isinstance(config.model, SpdNetModel):
-        _check_epsilon(found, config.model, torch.from_numpy(parts[0].x))
+    if isinstance(architecture := models.load(config.model), SPDNetArchitecture):
+        _check_epsilon(found, architecture, torch.from_numpy(parts[0].x))
 
 
 def _recordings(root: Path, data: EegData) -> list[Recording]:
@@ -123,9 +124,9 @@ def _check_each(found: SiteFindings, recordings: list[Recording], data: EegData)
     }
 
 
-def _check_epsilon(found: SiteFindings, model: SpdNetModel, covariances: torch.Tensor) -> None:
+def _check_epsilon(found: SiteFindings, model: SPDNetArchitecture, covariances: torch.Tensor) -> None:
     """The share of eigenvalues that ReEig would clamp at first, and the largest epsilon that clamps few."""
-    network = SPDNet(covariances.shape[1], model.hidden, 2, model.epsilon, model.vectorise)
+    network = model.build({"channels": covariances.shape[1]}, classes=2)
     clamped = network.clamped_fraction(covariances)
     with torch.no_grad():
         eigenvalues = torch.linalg.eigvalsh(bimap(covariances, network.blocks[0].weight())).numpy()

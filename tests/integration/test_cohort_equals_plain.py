@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from app.algorithms.base import Algorithm
-from app.client.node import Node
+from app.client.training_sets import TrainingSets
 from app.config.compose import load
 from app.grids.placement import hosted, together
 from app.launch.job import nodes
@@ -62,14 +62,14 @@ def test_what_the_batched_loop_cannot_do_falls_back_to_the_plain_one(tmp_path: P
 
 
 def test_a_client_that_cannot_begin_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Node.data
+    get = TrainingSets.get
 
-    def broken(self: Node, client: int, digest: str) -> object:
+    def broken(self: TrainingSets, client: int, digest: str) -> object:
         if client == 3 and digest:
             raise RuntimeError("the disk is gone")
-        return data(self, client, digest)
+        return get(self, client, digest)
 
-    monkeypatch.setattr(Node, "data", broken)
+    monkeypatch.setattr(TrainingSets, "get", broken)
     run_in_process(tmp_path / "a", *SHORT, "federation.max_failures=0.1", nodes=1)
     run_in_process(tmp_path / "b", *SHORT, "federation.max_failures=0.1", nodes=2)
     assert [(line["clients"], line["failures"]) for line in rounds(tmp_path / "a")] == [(9, 1)] * 3

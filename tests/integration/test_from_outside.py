@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from app.common.errors import FedgeoError
 from app.config.compose import load
 from app.config.node_config import Refusal, check_run
+from app.tools.predict import load_model
 from tests.running import rounds, run_in_process
 
 SHORT = ("experiment=quickstart", "federation.rounds=2")
@@ -64,6 +66,48 @@ class TowardsMean(Augmentation):
 """
 
 
+MODEL = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from app.config.schema import Positive
+from app.models.base import Architecture, Model, Output
+
+
+class Bottleneck(Model):
+    def __init__(self, dimension, classes, width):
+        super().__init__()
+        self.narrow = nn.Linear(dimension, width, bias=False)
+        self.wide = nn.Linear(width, classes)
+
+    def forward(self, x):
+        representation = self.narrow(x)
+        return Output(representation, self.wide(representation))
+
+    @torch.no_grad()
+    def reset(self, generator):
+        for weight in (self.narrow.weight, self.wide.weight):
+            weight.uniform_(-0.1, 0.1, generator=generator)
+        nn.init.zeros_(self.wide.bias)
+
+    def blank_input(self):
+        return torch.zeros(1, self.narrow.in_features)
+
+
+@dataclass(frozen=True)
+class BottleneckArchitecture(Architecture):
+    name: ClassVar[str] = "bottleneck"
+    model: ClassVar[type[Model]] = Bottleneck
+    width: Positive = 4
+
+    def build(self, inputs, classes, *, stiefel=True):
+        return Bottleneck(inputs["dimension"], classes, self.width)
+"""
+
+
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of somebody else's, from which modules can be imported."""
@@ -89,10 +133,35 @@ def test_an_augmentation_from_outside(outside: Path, tmp_path: Path) -> None:
         run_in_process(tmp_path / "unknown", *SHORT, kind, "+augmentation.shape=1.0")
 
 
+def test_a_model_from_outside(outside: Path, tmp_path: Path) -> None:
+    (outside / "outside_model.py").write_text(MODEL)
+    target = ("model.target=outside_model:BottleneckArchitecture", "augmentation=none")
+    summary = run_in_process(tmp_path / "run", *SHORT, *target, "+model.width=3")
+    weights = load_file(tmp_path / "run" / "model-final.safetensors")
+    assert summary["status"] == "completed"
+    assert {name: value.shape for name, value in weights.items()} == {
+        "narrow.weight": (3, 64),
+        "wide.weight": (10, 3),
+        "wide.bias": (10,),
+    }
+    with pytest.raises(FedgeoError, match=r"^model\.width=0: must be greater than or equal to 1$"):
+        run_in_process(tmp_path / "wrong", *SHORT, *target, "+model.width=0")
+    with pytest.raises(FedgeoError, match="outside_model:BottleneckArchitecture: only models of this package"):
+        load_model(tmp_path / "run" / "model-final.safetensors")
+
+
+def test_a_hidden_layer_is_the_mlp_by_another_name(tmp_path: Path) -> None:
+    plain = (*SHORT, "augmentation=none")
+    run_in_process(tmp_path / "hidden", *plain, "model.hidden=8")
+    run_in_process(tmp_path / "mlp", *plain, "model=mlp", "model.hidden=8")
+    run_in_process(tmp_path / "dropout", *plain, "model=mlp", "model.hidden=8", "model.dropout=0.5")
+    assert rounds(tmp_path / "hidden") == rounds(tmp_path / "mlp") != rounds(tmp_path / "dropout")
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("other", "augmentation.kind=other: must be one of conf/augmentation, or 'module:Class'"),
+        ("other", "augmentation.kind=other: must be one of those in conf/augmentation"),
         ("app.algorithms.moon:Moon", "augmentation.kind=app.algorithms.moon:Moon: must be a subclass of app.augment"),
     ],
 )
@@ -105,5 +174,8 @@ def test_what_is_no_augmentation_is_refused(tmp_path: Path, kind: str, message: 
 def test_a_site_loads_no_class_from_outside() -> None:
     run = load((*SHORT, "engine=deployment", "augmentation.kind=outside_augmentation:TowardsMean"))
     with pytest.raises(Refusal, match="augmentation.kind=outside_augmentation:TowardsMean: a site runs"):
+        check_run(run)
+    run = load((*SHORT, "engine=deployment", "model.target=outside_model:BottleneckArchitecture"))
+    with pytest.raises(Refusal, match="model.target=outside_model:BottleneckArchitecture: a site runs models"):
         check_run(run)
     check_run(load((*SHORT, "engine=deployment", "augmentation.kind=app.augmentation.ggeur:GGEURAugmentation")))

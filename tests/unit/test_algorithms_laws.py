@@ -23,6 +23,7 @@ from app.algorithms.scaffold import Scaffold, effective_steps
 from app.common.errors import FedgeoError
 from app.models.base import Model, Output, Weights
 from app.models.linear import Head
+from app.models.mlp import MLP
 from app.training.plain import LocalSettings
 from tests.small_federation import Federation, FixedOrder, distance
 
@@ -43,8 +44,8 @@ def classification(
     """Clients of the given sizes with labels of three classes, from the same start for every algorithm."""
     generator = torch.Generator().manual_seed(0)
 
-    def model() -> Head:
-        return Head(5, 3, hidden).to(dtype)
+    def model() -> Model:
+        return (MLP(5, 3, hidden) if hidden else Head(5, 3)).to(dtype)
 
     start = model()
     start.reset(generator)

@@ -41,5 +41,5 @@ def test_a_setting_out_of_range_is_refused_by_key() -> None:
 
 @pytest.mark.parametrize("kind", ["augmented_set", "base", "filling", "registry", "../config/schema", "nothing"])
 def test_a_file_without_an_augmentation_is_no_kind(kind: str) -> None:
-    with pytest.raises(FedgeoError, match="must be one of conf/augmentation, or 'module:Class'"):
+    with pytest.raises(FedgeoError, match="must be one of those in conf/augmentation"):
         find(kind)

@@ -143,7 +143,7 @@ def test_ccvr_is_repeatable_and_follows_its_seed() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["method=lda", "model.hidden=8"], "method=lda is a linear classifier: set model.hidden=0, not 8"),
+        (["method=lda", "model.hidden=8"], "method=lda is a linear classifier: set model.hidden=0"),
         (["model.init=lda", "model.hidden=8"], "model.init=lda is a linear head: set model.hidden=0"),
         (["model.init=ridge", "method=local"], "method=local shares nothing"),
         (["experiment=eeg_demo", "method=ccvr"], "choose method=mdm or tangent_lr"),

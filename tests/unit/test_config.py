@@ -27,7 +27,6 @@ FAULTS = [
     ("nonsense", "nonsense: not KEY=VALUE"),
     ("experiment=eeg_demo data.band=8", "data.band=8: must be a valid list"),
     ("experiment=eeg_folder data.events=T1", "data.events=T1: must be a mapping, in quotes: 'data.events={name: value"),
-    ("experiment=eeg_demo model.hidden=8", "model.hidden=8: must be a valid list"),
     ("engine=fast", "engine=fast: must be 'flower', 'inprocess' or 'deployment'"),
 ]
 

@@ -172,7 +172,7 @@ def test_dropout_draws_from_the_models_generator_only() -> None:
 def test_dropout_keeps_the_expected_share_and_the_mean() -> None:
     model = EEGNet(5, 128, 3, 60, dropout=0.25)
     model.generator = generator(0)
-    dropped = model._drop(torch.ones(200_000), drop=True)
+    dropped = model._drop(torch.ones(200_000), dropping=True)
     assert float((dropped == 0).double().mean()) == pytest.approx(0.25, abs=0.005)
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.01)
 

@@ -13,6 +13,7 @@ from ...algorithms.registry import local_algorithm
 from ...common.errors import FedgeoError
 from ...config.schema import Config, EegData
 from ...geometry import covariances
+from ...models import registry as models
 from ...one_shot.fitted import Fitted
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
@@ -144,7 +145,7 @@ class EegDataset:
     def _reads_trials(self) -> bool:
         """Whether the model reads trials; else it reads covariances, as all models of fitted methods do."""
         fitted = isinstance(local_algorithm(self.config), Fitted)
-        return self.config.model.kind == "eegnet" and not fitted
+        return not fitted and models.load(self.config.model).model.inputs == "trials"
 
     def _covariances(self, subject: int, trials: Trials) -> np.ndarray:
         """The subject's covariances, recentred without labels where the configuration says so.
