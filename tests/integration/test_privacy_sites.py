@@ -115,6 +115,7 @@ KEYS = {  # key: (loose, strict)
     "rank_share": (0.9, 0.1),
     "prototypes": (True, False),
     "round_counts": (2, 20),
+    "stock": (True, False),
 }
 
 
