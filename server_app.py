@@ -4,13 +4,13 @@ from logging import INFO
 from pathlib import Path
 
 from flwr.app import Context
-from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from app.client.node import state_folder
 from app.config.compose import load
 from app.grids.limits import Limits
 from app.grids.retrying import RetryingGrid
+from app.messages.flower_private import log
 from app.runs.run_directory import default_run_dir
 from app.server.run import run
 

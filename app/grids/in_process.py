@@ -5,10 +5,9 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from ..messages import CLIENT_ERROR
+from ..messages.flower_private import Run, identify
 
 App = Callable[[Message, Context], Message]
 
@@ -24,7 +23,7 @@ class InProcessGrid(Grid):
         sites: Sequence[Mapping[str, str]] | None = None,
     ) -> None:
         """``nodes`` of a simulation, or the ``sites`` of a deployment by their node-configs."""
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0  # Message asks for them
+        identify()
         self.client_app = client_app
         places = [{"partition-id": place, "num-partitions": nodes} for place in range(nodes)]
         node_configs: list[dict[str, Any]] = places if sites is None else [dict(site) for site in sites]

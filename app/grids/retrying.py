@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from math import floor
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from ..messages.flower_private import ErrorCode
 from .limits import Limits
 from .wrapper import GridWrapper
 

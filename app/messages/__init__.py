@@ -1,8 +1,8 @@
 """The only package that knows Flower's records: what each message holds, and how clients share one.
 
 A node hosts a cohort of clients: ``cohort_message`` asks several of them, ``answer`` has each answer, ``split`` takes
-the joined reply apart. Records and plain values are in records.py, one client's content in client.py, joined messages
-in cohort.py, the first messages in places.py.
+the joined reply apart. Records and plain values are in records.py, one client's content in content.py, joined messages
+in cohort.py, the first messages in handshake.py; what is used of Flower's private parts in flower_private.py.
 """
 
 from .cohort import (

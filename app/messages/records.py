@@ -11,12 +11,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.common.constant import SType
 
 from ..common.errors import FedgeoError
 from ..common.npy_header import read_header
 from ..common.received import only
 from ..models.base import Weights
+from .flower_private import SType
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"  # the keys that Flower's own strategies use
 COHORT = "cohort"  # which clients a message asks, or answers for

@@ -5,12 +5,12 @@ from dataclasses import replace
 from logging import INFO
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from .. import messages
 from ..algorithms.base import Algorithm
+from ..messages.flower_private import log
 from ..models.base import Weights
 from .handshake import Handshake
 

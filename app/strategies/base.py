@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -24,6 +23,7 @@ from ..geometry.gaussians import Gaussians
 from ..geometry.similarity import DomainSimilarity
 from ..grids.cohort import CohortGrid
 from ..grids.limits import Limits
+from ..messages.flower_private import log
 from ..models.base import Weights
 from ..one_shot.from_statistics import FromStatistics
 from ..one_shot.lda import LDA

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from app.config.compose import load
 from app.config.schema import Federation
 from app.grids import retrying
 from app.grids.retrying import RetryingGrid
+from app.messages.flower_private import ErrorCode, identify
 
 
 class Clock:
@@ -82,7 +81,7 @@ class Network(Grid):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
+    identify()
     played = Clock()
     monkeypatch.setattr(retrying, "time", played)
     return played

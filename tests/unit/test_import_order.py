@@ -62,3 +62,14 @@ def test_what_stands_alone_does_not_reach_the_rest(package: str, without: tuple[
             if module[0] == "app" and (file := file_of(module)) is not None and file not in reached:
                 reached[file] = way
                 queue.append(file)
+
+
+def test_flowers_private_parts_are_used_in_one_module() -> None:
+    public = {"app", "serverapp", "clientapp"}
+    users = {
+        str(path.relative_to(ROOT))
+        for path, found in IMPORTS.items()
+        for _, module in found
+        if module[0] == "flwr" and module[1] not in public
+    }
+    assert users == {"app/messages/flower_private.py"}

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app import messages
 from app.common.errors import FedgeoError
+from app.messages.flower_private import identify
 
 
 @pytest.fixture(autouse=True)
 def identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 0
+    identify()
 
 
 def reply(seed: int, rows: int) -> RecordDict:
