@@ -166,22 +166,22 @@ def test_the_partition_names_subjects_and_what_was_noted(tmp_path: Path) -> None
     told = json.loads(found.partition_json())
     assert told["clients"][0]["subjects"] == ["a", "b"]
     assert told["clients"][0]["split"] == [part.tolist() for part in found.split]
-    assert told["notes"] == {"b": ["no trial of class right_hand"]}
-    assert found.notes == ("subject b: no trial of class right_hand",)
+    assert told["notes"] == {"b": ["no trial of class right_hand (T2); its annotations: T1"]}
+    assert found.notes == ("subject b: no trial of class right_hand (T2); its annotations: T1",)
     assert np.bincount(found.train(0).y, minlength=2)[1] < np.bincount(found.train(0).y)[0]
 
 
 def test_a_class_that_no_subject_has_is_refused_by_its_annotation_except_at_a_site(tmp_path: Path) -> None:
-    for subject in ("a", "b"):
-        save(make_raw(labels=("T1",) * 10), tmp_path / subject / "x_raw.fif")
+    for seed, subject in enumerate(("a", "b")):
+        save(make_raw(labels=("T1",) * 10, seed=seed), tmp_path / subject / "x_raw.fif")
     with pytest.raises(FedgeoError, match=r"data.events: no recording has a trial of class right_hand \(T2\)"):
         folder(tmp_path)
     assert len(folder(tmp_path, "engine=deployment")) == 1  # another site may have it
 
 
 def test_an_average_reference_cannot_be_recentred_into_full_rank_but_is_kept(tmp_path: Path) -> None:
-    for subject in ("a", "b"):
-        raw = make_raw(seed=3).set_eeg_reference("average", verbose="ERROR")
+    for seed, subject in enumerate(("a", "b"), 3):
+        raw = make_raw(seed=seed).set_eeg_reference("average", verbose="ERROR")
         save(raw, tmp_path / subject / "x_raw.fif")
     found = folder(tmp_path, "covariances.estimator=scm")
     assert found.facts(0)["average reference"] is True
