@@ -28,9 +28,14 @@ def place(message: Message, context: Context) -> Message:
 
 @app.query("hello")
 def hello(message: Message, context: Context) -> Message:
-    """Who the clients are: classes, dimension, domain, counts, code."""
+    """Who the clients are: classes, dimension, domain, counts, code. Their samples are read and encoded here."""
     here = node_of(message, context)
-    return answer(message, here, lambda client, _: messages.text_content(here.hello(client)))
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        here.prepare(client)
+        return messages.text_content(here.hello(client))
+
+    return answer(message, here, one)
 
 
 @app.query("stats")

@@ -65,6 +65,13 @@ class Node:
         """What the server is told of an error."""
         return describe(error)
 
+    def prepare(self, client: int) -> None:
+        """Read, process and encode the client's training samples, so that later messages find them done.
+
+        This takes long where images meet an encoder for the first time; a new process finds embeddings in the cache.
+        """
+        self.dataset.train(client)
+
     def hello(self, client: int) -> dict[str, Any]:
         """What must agree before anything is trained, and how many samples of each class are spoken of."""
         classes, privacy = self.dataset.classes, self.config.privacy

@@ -17,8 +17,8 @@ import torch
 from ..common.errors import WHERE_CACHES_GO, FedgeoError
 from ..common.files import atomic_file
 from ..common.memory import keep_freed_blocks
+from .base import Encoder
 from .images import Images
-from .registry import Encoder
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..common.errors import FedgeoError
-from .registry import load_clip
+from .open_clip import load_clip
 
 BATCH = 256  # sentences encoded together
 

@@ -71,17 +71,12 @@ def factor_shape(factor: np.ndarray, explained: float = 0.95, max_rank: int | No
     return _cut(singular**2, directions.T, explained, max_rank)
 
 
-def similarity(a: Shape, b: Shape, leading: int = 5) -> float:
-    """How alike two shapes are (Eq. 3): the sum over the leading eigenvectors of |<xi_a^m, xi_b^m>|.
-
-    Between 0 and ``leading``. Where a shape has fewer eigenvectors the sum has fewer terms, so that its bound
-    is the lesser rank.
-    """
-    return float(similarity_matrix([a], [b], leading)[0, 0])
-
-
 def similarity_matrix(a: Sequence[Shape], b: Sequence[Shape], leading: int = 5) -> np.ndarray:
-    """Eq. 3 between every shape of ``a`` and every one of ``b``, the paper's Figure 6: float64 (|a|, |b|)."""
+    """How alike every shape of ``a`` is to every one of ``b`` (Eq. 3, the paper's Figure 6): float64 (|a|, |b|).
+
+    The sum over the leading eigenvectors of |<xi_a^m, xi_b^m>|, between 0 and ``leading``. Where a shape has fewer
+    eigenvectors the sum has fewer terms, so that its bound is the lesser rank.
+    """
     if leading < 1:
         raise FedgeoError(f"the number of leading eigenvectors must be at least 1, not {leading}")
     dimensions = {len(s.eigenvectors) for s in (*a, *b)}

@@ -136,20 +136,18 @@ class ClassStatistics(ByClass):
         return cls(classes, counts, means.astype(np.float64, copy=False), ranks, triangles, factors)
 
 
-def gather(x: np.ndarray, y: np.ndarray, minimum: int = 1, covariances: bool = True) -> ClassStatistics:
+def gather(x: np.ndarray, y: np.ndarray, covariances: bool = True) -> ClassStatistics:
     """The statistics of a client's own embeddings (the paper's section 3.1): float64, centred, then squared.
 
-    x: (n, p) of any real type. y: integer labels (n,). A class with fewer than ``minimum`` samples is left
-    out. ``covariances=False``: counts and means alone, each covariance held as a factor of rank 0. Raises FedgeoError
-    for wrong shapes or types, a label below 0, or a value that is not finite (row and class).
+    x: (n, p) of any real type. y: integer labels (n,). ``covariances=False``: counts and means alone, each
+    covariance held as a factor of rank 0. Raises FedgeoError for wrong shapes or types, a label below 0, or a value
+    that is not finite (row and class).
     """
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] < 1 or x.dtype.kind not in "fiu":
         raise FedgeoError(f"embeddings must be real numbers of shape (n, p), not {x.dtype} {x.shape}")
     if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
         raise FedgeoError(f"labels must be integers of shape ({len(x)},), one an embedding, not {y.dtype} {y.shape}")
-    if minimum < 1:
-        raise FedgeoError(f"the fewest samples of a class must be at least 1, not {minimum}")
     if len(y) and y.min() < 0:
         raise FedgeoError(f"row {int(y.argmin())} has label {y.min()}: labels count from 0")
     broken = np.flatnonzero(~np.isfinite(x).all(axis=1))
@@ -157,7 +155,7 @@ def gather(x: np.ndarray, y: np.ndarray, minimum: int = 1, covariances: bool = T
         first = broken[0]
         raise FedgeoError(f"the embedding in row {first} (class {y[first]}) holds NaN or infinity: remove or mend it")
     classes, counts = np.unique(y, return_counts=True)
-    classes, counts = classes[counts >= minimum].astype(np.int64), counts[counts >= minimum].astype(np.int64)
+    classes, counts = classes.astype(np.int64), counts.astype(np.int64)
     p = x.shape[1]
     packer = _Packer(p, small=(2 * counts < p) | (not covariances))
     means = np.empty((len(classes), p))

@@ -88,11 +88,10 @@ class Gaussians(ByClass):
         return cls(classes, counts, means, variances, owned, clients, prototypes)
 
 
-def estimate(x: np.ndarray, y: np.ndarray, minimum: int = 1) -> Gaussians:
-    """A client's own Gaussians. x: (n, p), y: int (n,). A class with fewer than ``minimum`` samples is left out."""
+def estimate(x: np.ndarray, y: np.ndarray) -> Gaussians:
+    """A client's own Gaussians. x: (n, p), y: int (n,)."""
     classes, counts = np.unique(y, return_counts=True)
-    kept = counts >= minimum
-    classes, counts = classes[kept].astype(np.int64), counts[kept].astype(np.int64)
+    classes, counts = classes.astype(np.int64), counts.astype(np.int64)
     means, variances = (np.empty((len(classes), x.shape[1])) for _ in range(2))
     for row, label in enumerate(classes):
         samples = x[y == label].astype(np.float64)

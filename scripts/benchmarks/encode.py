@@ -14,8 +14,8 @@ from PIL import Image
 from app.common.errors import FedgeoError
 from app.data.images.dataset import encoder as configured
 from app.data.images.dataset import image_dataset
+from app.encoders import efficientnet_lite0
 from app.encoders.embedding_cache import embed
-from app.encoders.registry import efficientnet_lite0
 from app.launch.job import Job, prepare, run_in_process
 from scripts.benchmarks.pair import Pair
 
@@ -48,7 +48,7 @@ def encode() -> list[Pair]:
     """EfficientNet-Lite0 on the CPU, without a cache."""
     images = Photographs()
     try:
-        encoder = efficientnet_lite0(device="cpu", precision="float32")
+        encoder = efficientnet_lite0.build(device="cpu", precision="float32")
     except (FedgeoError, ImportError) as error:
         raise FedgeoError(f"encode needs a pretrained encoder: {error}") from None
 

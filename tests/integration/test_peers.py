@@ -219,12 +219,6 @@ def test_the_variances_are_the_diagonal_of_the_merged_covariance(between: bool) 
         assert np.allclose(merged.variances[row], full.covariance(row).diagonal())
 
 
-def test_a_class_below_the_minimum_is_not_shared() -> None:
-    x, y = clients(sizes=(12,))[0]
-    counts = np.bincount(y, minlength=C)
-    assert estimate(x, y, int(counts.max())).classes.tolist() == np.flatnonzero(counts == counts.max()).tolist()
-
-
 def test_faulty_gaussians_are_refused_by_their_sender() -> None:
     good = estimate(*clients()[0]).to_arrays()
     assert np.array_equal(Gaussians.from_arrays(good).variances, good["variances"])

@@ -98,7 +98,7 @@ def test_means_only_tends_to_lda_as_alike_clients_grow_in_number() -> None:
 
 def test_statistics_without_covariances_hold_the_same_counts_and_means_and_no_more() -> None:
     x, y = samples()
-    full, means = gather(x, y, minimum=40), gather(x, y, minimum=40, covariances=False)
+    full, means = gather(x, y), gather(x, y, covariances=False)
     np.testing.assert_array_equal(means.classes, full.classes)
     np.testing.assert_array_equal(means.counts, full.counts)
     np.testing.assert_array_equal(means.means, full.means)

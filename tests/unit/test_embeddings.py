@@ -17,7 +17,8 @@ from app.data.images.folders import ArrayImages, FileImages
 from app.data.images.published import pacs
 from app.encoders import embedding_cache
 from app.encoders.embedding_cache import Shards, embed, normalise
-from app.encoders.registry import Pixels, build
+from app.encoders.pixels import Pixels
+from app.encoders.registry import build
 
 
 class Counted:

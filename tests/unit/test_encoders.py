@@ -13,7 +13,8 @@ from sklearn.datasets import load_digits
 from app.common.errors import FedgeoError
 from app.data.images.published import pacs
 from app.data.images.sklearn_digits import sklearn_digits
-from app.encoders import network, registry
+from app.encoders import network
+from app.encoders.base import Encoder
 from app.encoders.registry import build
 
 TINY = "fedgeo-tiny"
@@ -39,7 +40,7 @@ def pictures() -> list[Image.Image]:
     return [*noise, noise[0].convert("L")]
 
 
-def encode(encoder: registry.Encoder, images: list[Image.Image]) -> np.ndarray:
+def encode(encoder: Encoder, images: list[Image.Image]) -> np.ndarray:
     return encoder.encode(torch.stack([encoder.preprocess(image) for image in images])).numpy()
 
 
@@ -72,7 +73,7 @@ def test_pixels_average_the_area(pictures: list[Image.Image]) -> None:
 def test_open_clip_is_the_library_s_own_encoding(pictures: list[Image.Image]) -> None:
     import open_clip
 
-    encoder = registry.open_clip(TINY, None, precision="float32")
+    encoder = build("open_clip", model=TINY, pretrained=None, precision="float32")
     torch.default_generator.manual_seed(0)
     model, _, preprocess = open_clip.create_model_and_transforms(TINY, pretrained=None)
     model.eval()
@@ -85,7 +86,7 @@ def test_open_clip_is_the_library_s_own_encoding(pictures: list[Image.Image]) ->
 
 def test_random_weights_are_the_same_everywhere_and_leave_the_generator_alone() -> None:
     state = torch.default_generator.get_state()
-    one, other = registry.open_clip(TINY, None), registry.open_clip(TINY, None)
+    one, other = build("open_clip", model=TINY, pretrained=None), build("open_clip", model=TINY, pretrained=None)
     assert one.fingerprint == other.fingerprint
     assert torch.equal(state, torch.default_generator.get_state())
 
@@ -102,15 +103,15 @@ def checkpoint(file: Path, change: float = 0.0) -> Path:
 
 
 def test_a_local_checkpoint_gives_identical_embeddings(tmp_path: Path, pictures: list[Image.Image]) -> None:
-    made = registry.open_clip(TINY, None, precision="float32")
+    made = build("open_clip", model=TINY, pretrained=None, precision="float32")
     file = checkpoint(tmp_path / "weights.pt")
     for loaded in (
-        registry.open_clip(TINY, str(file), precision="float32"),
-        registry.open_clip(TINY, None, checkpoint=file, precision="float32"),
+        build("open_clip", model=TINY, pretrained=str(file), precision="float32"),
+        build("open_clip", model=TINY, pretrained=None, checkpoint=file, precision="float32"),
     ):
         assert np.array_equal(encode(loaded, pictures), encode(made, pictures))
         assert loaded.fingerprint == made.fingerprint
-    changed = registry.open_clip(TINY, str(checkpoint(tmp_path / "changed.pt", 1e-3)))
+    changed = build("open_clip", model=TINY, pretrained=str(checkpoint(tmp_path / "changed.pt", 1e-3)))
     assert changed.fingerprint != made.fingerprint
 
 
@@ -120,8 +121,8 @@ def test_a_tag_brings_its_activation_and_preprocessing(tmp_path: Path, monkeypat
     tag = {"url": "https://example.org/w.pt", "quick_gelu": True, "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.5, 0.5)}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, TINY, {"theirs": tag})
     file = checkpoint(tmp_path / "weights.pt")
-    plain = registry.open_clip(TINY, str(file), precision="float32")
-    theirs = registry.open_clip(TINY, "theirs", checkpoint=file, precision="float32")
+    plain = build("open_clip", model=TINY, pretrained=str(file), precision="float32")
+    theirs = build("open_clip", model=TINY, pretrained="theirs", checkpoint=file, precision="float32")
     black = Image.new("RGB", (32, 32))
     assert torch.allclose(theirs.preprocess(black)[:, 0, 0], -torch.tensor([0.2, 0.4, 0.6]))
     assert theirs.fingerprint != plain.fingerprint
@@ -185,15 +186,15 @@ def test_timm_is_the_model_without_its_classifier(tmp_path: Path, pictures: list
     batch = torch.stack([transform(picture.convert("RGB")) for picture in pictures])
     with torch.no_grad():
         expected = model.forward_head(model.forward_features(batch), pre_logits=True).numpy()
-    loaded = registry.timm("test_vit", checkpoint=tmp_path / "vit.pt", precision="float32")
+    loaded = build("timm", model="test_vit", checkpoint=tmp_path / "vit.pt", precision="float32")
     assert np.allclose(encode(loaded, pictures), expected, atol=1e-5)
-    assert registry.timm("test_vit", pretrained=False).fingerprint == loaded.fingerprint
+    assert build("timm", model="test_vit", pretrained=False).fingerprint == loaded.fingerprint
 
 
 def test_timm_image_size_and_faults(tmp_path: Path, pictures: list[Image.Image]) -> None:
-    small = registry.timm("test_vit", pretrained=False, image_size=64)
+    small = build("timm", model="test_vit", pretrained=False, image_size=64)
     assert small.preprocess(pictures[0]).shape == (3, 64, 64)
-    assert small.fingerprint != registry.timm("test_vit", pretrained=False).fingerprint
+    assert small.fingerprint != build("timm", model="test_vit", pretrained=False).fingerprint
     with pytest.raises(FedgeoError, match=r"timm has no model 'test_vti': did you mean .*test_vit"):
         build("timm", model="test_vti")
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pt")
@@ -235,10 +236,10 @@ class Harsh(torch.nn.Module):
 def test_auto_takes_bfloat16_only_where_it_is_fast_and_exact(
     pictures: list[Image.Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = registry.open_clip(TINY, None, precision="float32", device="cpu")
+    exact = build("open_clip", model=TINY, pretrained=None, precision="float32", device="cpu")
     for fast in (True, False):
         monkeypatch.setattr(network, "_fast_bfloat16", lambda fast=fast: fast)
-        chosen = registry.open_clip(TINY, None, device="cpu")
+        chosen = build("open_clip", model=TINY, pretrained=None, device="cpu")
         assert chosen.precision == ("bfloat16" if fast else "float32")
         assert chosen.fingerprint == exact.fingerprint
         one, other = (encode(encoder, pictures) for encoder in (exact, chosen))

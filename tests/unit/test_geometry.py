@@ -14,7 +14,6 @@ from app.geometry.class_geometry import (
     factor_shape,
     geometry,
     shape,
-    similarity,
     similarity_matrix,
 )
 from app.geometry.class_statistics import TRIANGLE, ClassStatistics, gather, merge
@@ -143,6 +142,10 @@ def test_other_bad_input_is_refused() -> None:
         similarity(shape(np.eye(3)), shape(np.eye(3)), leading=0)
     with pytest.raises(FedgeoError, match="different dimensions cannot be compared: \\[3, 4\\]"):
         similarity(shape(np.eye(3)), shape(np.eye(4)))
+
+
+def similarity(a: Shape, b: Shape, leading: int = 5) -> float:
+    return float(similarity_matrix([a], [b], leading)[0, 0])
 
 
 def test_similarity_is_equation_three() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ...augmentation import registry as augmentation
 from ...common.errors import FedgeoError
 from ...config.schema import Config, Encoder, Federation, ImageData
-from ...encoders import embedding_cache, registry
+from ...encoders import base, embedding_cache, registry
 from .. import partition as parts
 from .. import partition_file
 from ..cache_folder import cache_dir
@@ -91,11 +91,8 @@ class ImageDataset:
         return self.samples(self.split.val if part == "val" else self.split.test, f"{part} samples")
 
     def facts(self, client: int) -> dict[str, Any]:
-        """What all clients must have alike. The client's images are encoded by the way: it is its first message."""
-        facts: dict[str, Any] = {
-            "dimension": int(self.train(client).x.shape[1]),
-            "normalisation": self.config.encoder.normalise,
-        }
+        """What all clients must have alike."""
+        facts: dict[str, Any] = {"dimension": self.dimension, "normalisation": self.config.encoder.normalise}
         if self.source.images is not None:
             facts["encoder"] = encoder(self.config).fingerprint
         return facts
@@ -200,13 +197,13 @@ def embed(source: Source, rows: np.ndarray, config: Config, progress: Callable[[
     )
 
 
-def encoder(config: Config) -> registry.Encoder:
+def encoder(config: Config) -> base.Encoder:
     """The configured encoder, made once a process."""
     return _encoder(config.encoder, config.device)
 
 
 @functools.lru_cache(maxsize=2)
-def _encoder(chosen: Encoder, device: str) -> registry.Encoder:
+def _encoder(chosen: Encoder, device: str) -> base.Encoder:
     made = registry.build(chosen.name, device=device, **chosen.settings)
     mark = made.fingerprint[:12]
     log.info("encoder %s: %d dimensions, %s, fingerprint %s", made.name, made.dimension, made.precision, mark)
