@@ -9,9 +9,7 @@ from pathlib import Path
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
-os.environ.setdefault(
-    "RAY_raylet_start_wait_time_s", "600"
-)  # a minute, by default
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")  # a minute, by default
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
