@@ -100,7 +100,7 @@ def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_pa
         assert deployment.connected() == 2
 
         needs_all = plan([*short, "federation.min_nodes=3", "federation.deadline=10", f"run_dir={tmp_path / 'all'}"])
-        with pytest.raises(FedgeoError, match="2 of federation.min_nodes=3 sites were there within"):
+        with pytest.raises(FedgeoError, match="[0-2] of federation.min_nodes=3 sites were there within"):
             execute(needs_all, deployment, lambda row: None, lambda line: None)
     assert marked(deployment.mark) == []
 

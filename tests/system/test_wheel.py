@@ -139,7 +139,8 @@ def test_an_editable_installation_is_the_folder_itself(sources: Path, tmp_path: 
     (archive,) = tmp_path.glob("*.whl")
     installed = unpacked(archive, tmp_path / "installed")
     (tmp_path / "outside.py").write_text(OUTSIDE)
-    *_, spawned, forked, where = run(EDITABLE, tmp_path, [], installed=installed, sources=sources)
+    # first on the path: a finder that this environment's own installation has bears the same name
+    *_, spawned, forked, where = run(EDITABLE, tmp_path, [installed], installed=installed, sources=sources)
     assert (spawned, forked) == ("Mine True", "Mine True")
     assert where == str(sources / "app" / "__init__.py")
 
