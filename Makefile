@@ -5,7 +5,8 @@
 # make        the environment alone
 PYTHON ?= python3
 PY := .venv/bin/python
-WORKERS ?= 2
+# three on two cores: much of the system tests is waiting for Flower's heartbeats
+WORKERS ?= 3
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 

@@ -25,7 +25,10 @@ for _profile, _examples in (("dev", 25), ("ci", 50)):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 ORDER = ("system", "integration", "unit")
-LONGEST = ("test_kills", "test_deployment", "test_engines", "test_sweep", "test_comparison", "test_resume")
+LONGEST = (
+    *("test_deployment", "test_kills_simulation", "test_kills_deployment", "test_engines", "test_kills", "test_sweep"),
+    *("test_flower_methods", "test_comparison", "test_resume"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

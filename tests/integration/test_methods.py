@@ -1,7 +1,5 @@
 """Base methods over the grid: state that outlives skipped rounds, refusals by name, a method from outside."""
 
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from app.data.images.dataset import image_dataset
 from app.launch.job import expand, plan
 from app.models.linear import Head
 from app.training.plain import LocalSettings
-from tests.conftest import ROOT
 from tests.running import rounds, run_in_process
 from tests.small_federation import Federation, FixedOrder, distance
 
@@ -135,23 +132,3 @@ def test_fedntd_refuses_two_classes_before_anything_starts(tmp_path: Path) -> No
 def test_a_sweep_over_methods_is_planned_whole() -> None:
     jobs = [plan(chosen) for chosen, _ in expand(["method=moon,fedntd,fedtrimmedavg", "augmentation=fedfa,fedmix"])]
     assert len({(job.config.method.name, job.config.augmentation.kind) for job in jobs}) == 6
-
-
-@pytest.mark.slow
-def test_flower_s_engine_gives_the_same(tmp_path: Path) -> None:
-    """What clients keep, what they share and what they leave out, through Flower's simulation and in process."""
-    options = ("augmentation=fedmix", "steps=equal", "federation.rounds=4", "federation.participation=0.5")
-    done = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "scripts" / "run.py"), "-m", *options),
-            *("method=scaffold,local,centralised", f"sweep_dir={tmp_path / 'sweep'}"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for method in ("scaffold", "local", "centralised"):
-        run_in_process(tmp_path / method, *options, f"method={method}")
-        assert rounds(tmp_path / "sweep" / f"method={method}") == rounds(tmp_path / method)

@@ -1,30 +1,17 @@
-"""kill -9 of real processes, each in its turn: how the run ends, what it keeps, what is left running, how it goes on.
+"""kill -9 of scripts/run.py: all that it started ends, and the run goes on to the same bytes."""
 
-A site that is killed in mid-round is in test_deployment.py.
-"""
-
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.launch.deployment import Deployment, LocalSite
-from app.launch.job import Job, plan, run_in_process
-from app.launch.simulation import SimulationSuperLink
-from app.launch.superlink import PrivateSuperLink
-from app.launch.sweep import run_here
+from app.launch.job import plan
 from app.runs import reader
 from scripts import run
-from tests.processes import Command, Killer, kill, marked, wait_for
-from tests.running import rounds
-from tests.sites import digit_sites, run_over_sites
+from tests.killing import DIGITS, ENDED, SCAFFOLD, equal, uninterrupted
+from tests.processes import Command, kill, wait_for
 
 pytestmark = pytest.mark.slow
-DIGITS = ("federation.rounds=40", "federation.participation=0.6", "training.epochs=1")  # a tenth of a second a round
 EEG = ("experiment=eeg_demo", "data.subjects=4", "data.trials_per_class=12", "training.epochs=1")
-ENDED = (reader.UNFINISHED, reader.FAILED)  # failed where the server's process was told to end in time to write it
-SCAFFOLD = ("method=scaffold", *DIGITS)
 COMMANDS = {
     "fedavg": ("method=fedavg", *DIGITS),
     "fedopt": ("method=fedopt", "method.optimiser=adam", *DIGITS),
@@ -33,87 +20,10 @@ COMMANDS = {
 }
 
 
-def run_killed(job: Job, link: PrivateSuperLink, command: str, number: int) -> str:
-    """The error of a run, one of whose processes is killed after round ``number``. It keeps its rounds and says so."""
-    killer = Killer(link, command, number)
-    error = run_here(job, link, killer).error
-    assert killer.killed and error
-    summary = json.loads((job.run_dir / "summary.json").read_text())
-    assert (summary["status"], summary["error"]) == ("failed", error)
-    assert number <= len(rounds(job.run_dir)) < job.rounds
-    return error
-
-
 def written(folder: Path) -> int:
     """How many rounds a run has written."""
     path = folder / "rounds.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def resume(folder: Path, link: PrivateSuperLink) -> None:
-    assert run_here(plan([f"resume={folder}"]), link, Killer(link)).error is None
-
-
-def equal(folder: Path, reference: Path) -> None:
-    assert json.loads((folder / "summary.json").read_text())["status"] == "completed"
-    assert rounds(folder) == rounds(reference)
-    for name in ("model-final.safetensors", "model-best.safetensors"):
-        assert (folder / name).read_bytes() == (reference / name).read_bytes(), name
-
-
-def uninterrupted(words: tuple[str, ...], folder: Path) -> Path:
-    """The same run in this process, which a simulation equals."""
-    run_in_process(plan((*words, "engine=inprocess"), run_dir=folder), lambda row: None)
-    return folder
-
-
-# --- processes of a SuperLink ---
-
-
-@pytest.fixture(scope="module")
-def simulation() -> Iterator[SimulationSuperLink]:
-    with SimulationSuperLink() as link:
-        yield link
-    assert marked(link.mark) == []
-
-
-def test_a_simulation_whose_server_is_killed_goes_on(simulation: SimulationSuperLink, tmp_path: Path) -> None:
-    """The process of the server dies: the run fails and keeps its rounds. Resumed in simulation it equals the
-    uninterrupted run bit for bit, with what clients kept (SCAFFOLD's controls)."""
-    folder = tmp_path / "run"
-    error = run_killed(plan(SCAFFOLD, run_dir=folder), simulation, "flwr-simulation", 2)
-    assert "the run ended as finished:failed" in error
-    resume(folder, simulation)
-    equal(folder, uninterrupted(SCAFFOLD, tmp_path / "whole"))
-
-
-def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(
-    simulation: SimulationSuperLink, tmp_path: Path
-) -> None:
-    """The run fails for its clients' errors, which say so, and does not hang."""
-    words = ("method=scaffold", "federation.rounds=100", "training.epochs=1")
-    error = run_killed(plan(words, run_dir=tmp_path / "run"), simulation, "ray::ClientAppActor", 2)
-    assert "clients failed" in error
-
-
-def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_path: Path) -> None:
-    """The process of the server dies while sites train: SuperLink and sites stay, and the run goes on with what the
-    sites kept (SCAFFOLD's controls), to the end of an uninterrupted one."""
-    words = ("experiment=quickstart", "method=scaffold", "augmentation=none", "training.epochs=1")
-    words += ("federation.rounds=2", "engine=deployment")
-    folder, sites = tmp_path / "run", digit_sites(tmp_path, 2)
-    with Deployment(sites) as deployment:
-        error = run_killed(plan(words, run_dir=folder), deployment, "flwr-serverapp", 1)
-        assert "the run ended as finished:failed" in error
-        assert deployment.connected() == 2
-        resume(folder, deployment)
-    assert marked(deployment.mark) == []
-    here = [LocalSite(site.name, site.data, tmp_path / "here" / site.name) for site in sites]
-    run_over_sites(tmp_path / "whole", here, *words)
-    equal(folder, tmp_path / "whole")
-
-
-# --- the commands themselves ---
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +68,3 @@ def test_a_run_whose_command_is_killed_goes_on(name: str, killed: dict[str, Path
     else:
         assert run.main([f"resume={folder}", "engine=inprocess"]) == 0
     equal(folder, uninterrupted(COMMANDS[name], tmp_path / "whole"))
-
-
-def test_a_rehearsal_whose_command_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
-    """scripts/deploy_local.py dies while its site works: SuperLink, SuperNode and what they started end too."""
-    folder = tmp_path / "run"
-    process = Command("deploy_local.py", tmp_path, "--nodes", "1", "experiment=quickstart", f"run_dir={folder}")
-    log = folder / "log.txt"
-    wait_for("the site", lambda: log.exists() and "sites: 0 site-1" in log.read_text())
-    started = kill(process)
-    assert {"flower-superlink", "flower-supernode", "flwr-serverapp"} <= started.programs
-    wait_for("the end of what it started", lambda: not started.running())
-    assert not any(home.exists() for home in started.homes)
-    assert reader.read(folder).status in ENDED
