@@ -12,18 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..common.code import CONF
 from ..common.errors import FedgeoError
 from .certificates import Certificates, certificates, node_key
 from .superlink import NAME, START_SECONDS, PrivateSuperLink, free_port
 
+POLICY = CONF / "rehearsal_policy.yaml"  # site.yaml's, but that data sets of small images may be tried
+
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site of a rehearsal: its name, its data, and the folder for its state, output and log."""
+    """A site of a rehearsal: its name, its data, and the folder for its state, output and log.
+
+    policy: its policy file. split_seed: of its own split; that of the run which is rehearsed.
+    """
 
     name: str
     data: Path
     folder: Path
+    policy: Path = POLICY
+    split_seed: int = 1
 
     @property
     def output(self) -> Path:
@@ -38,6 +46,8 @@ class LocalSite:
             "data-path": str(self.data),
             "state-path": str(self.folder / "state"),
             "output-path": str(self.output),
+            "policy": str(self.policy),
+            "split-seed": str(self.split_seed),
         }
 
 

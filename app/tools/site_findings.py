@@ -39,8 +39,19 @@ class SiteFindings:
         return {**asdict(self), "ok": self.ok}
 
 
-def count(found: SiteFindings, classes: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
-    """Samples by class, and what the policy lets be told of them."""
+def count(
+    found: SiteFindings,
+    classes: Sequence[str],
+    labels: np.ndarray,
+    training: np.ndarray,
+    test: np.ndarray,
+    statistics: bool,
+) -> None:
+    """Samples by class, and what the policy lets be told of them.
+
+    labels, training, test: of all samples, of those that are trained on and of those that are scored, int (n,).
+    statistics: whether the run asks for statistics of classes.
+    """
     bound = Privacy(**found.policy)
     every = np.bincount(labels, minlength=len(classes))
     own = np.bincount(training, minlength=len(classes))
@@ -51,6 +62,16 @@ def count(found: SiteFindings, classes: Sequence[str], labels: np.ndarray, train
     if left := [name for name, n in found.training.items() if n > 0 and name not in found.shared]:
         found.warnings.append(
             f"fewer than {smallest_reported(bound)} training samples, so the class is left out: {', '.join(left)}"
+        )
+    scored = rounded_counts(np.bincount(test, minlength=len(classes)), bound)
+    if bare := [name for name, n in zip(classes, scored, strict=True) if name in found.shared and not n]:
+        found.warnings.append(
+            f"fewer than {smallest_reported(bound)} test samples, so the class is not scored here: {', '.join(bare)}"
+        )
+    if statistics and found.shared and max(found.shared.values()) < bound.min_total:
+        found.warnings.append(
+            f"no class has privacy.min_total={bound.min_total} samples here: unless other sites hold the rest of one, "
+            "the run ends before anything is shared"
         )
     if not found.shared:
         found.faults.append(

@@ -24,6 +24,8 @@ P = 16
 HELD = {"berlin": {"cat": (60, 25), "dog": (60, 25), "yeti": (4, 1)}, "paris": {"cat": (60, 4), "dog": (60, 25)}}
 RUN = ("experiment=quickstart", "augmentation=ggeur", "federation.rounds=1", "training.epochs=1")
 OPEN = "policy: research\nmin_count: 1\nmin_total: 1\nrank_share: 1.0\nprototypes: true\nround_counts: 1\nstock: true\n"
+LISTS = ("releases", "encoders", "targets", "max_hidden", "max_epochs", "max_rounds", "max_size")
+OPEN += "".join(f"{key}: null\n" for key in LISTS) + "min_batch: 1\n"
 
 
 def sites(folder: Path, policy: str | None = None, held: Any = HELD) -> list[LocalSite]:
@@ -116,6 +118,14 @@ KEYS = {  # key: (loose, strict)
     "prototypes": (True, False),
     "round_counts": (2, 20),
     "stock": (True, False),
+    "releases": (9, 2),
+    "encoders": (["pixels", "timm"], ["timm"]),
+    "targets": (["flwr.serverapp.strategy", "a:b"], ["a:b"]),
+    "max_hidden": (100, 0),
+    "max_epochs": (30, 3),
+    "max_rounds": (300, 3),
+    "max_size": (64, 8),
+    "min_batch": (2, 32),
 }
 
 

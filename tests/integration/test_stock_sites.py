@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import client_app
 from app.grids.in_process import InProcessGrid
-from app.launch.deployment import LocalSite
+from app.launch.deployment import POLICY, LocalSite
 from app.strategies import FedgeoStrategy
 from tests.sites import audit, digit_sites, own_output, run_over_sites
 
@@ -39,7 +39,7 @@ def dealt(tmp_path_factory: pytest.TempPathFactory) -> list[LocalSite]:
 def open_sites(dealt: list[LocalSite], tmp_path: Path) -> list[OwnSite]:
     """Sites whose policy is site.yaml's but for ``stock``."""
     policy = tmp_path / "policy.yaml"
-    policy.write_text("stock: true\n")
+    policy.write_text(f"stock: true\n{POLICY.read_text()}")
     return [OwnSite(site.name, site.data, tmp_path / site.name, (("policy", str(policy)),)) for site in dealt]
 
 
