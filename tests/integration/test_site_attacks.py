@@ -21,7 +21,7 @@ from app.data.policy_view import policy_view
 from app.data.site_dataset import site_dataset
 from app.data.site_split import site_split
 from app.launch.deployment import POLICY, LocalSite
-from app.messages import EVALUATE, GEOMETRY, STATISTICS, SUMS, TRAIN
+from app.messages import EVALUATE, GEOMETRY, SUMS, TRAIN
 from tests.dishonest import Server, arrays, linear
 from tests.sites import digit_sites
 
@@ -108,13 +108,9 @@ def test_what_the_site_says_of_its_split_holds(fresh: dict[str, str]) -> None:
 def test_a_second_set_is_refused_until_the_policy_allows_it(fresh: dict[str, str], tmp_path: Path) -> None:
     assert not isinstance(Server(fresh, MEANS).statistics("means"), str)
     other = Server(fresh, (*MEANS, "encoder.size=7"))
-    for refused in (
-        other.hello(),
-        other.statistics("means"),
-        other.weighed(TRAIN, linear(np.zeros((10, 49)), [0] * 10)),
-    ):
-        assert isinstance(refused, str)
-    assert "privacy.releases=1 ever" in str(other.hello()) and "raise releases in the policy file" in str(other.hello())
+    for refused in (other.hello(), other.statistics("means")):
+        assert isinstance(refused, str) and "privacy.releases=1 ever" in refused
+        assert "raise releases in the policy file" in refused
     assert not isinstance(Server(fresh, MEANS, run="1" * 16).statistics("means"), str)  # the first one, again
     allowed = with_policy(fresh, tmp_path, f"releases: 2\n{POLICY.read_text()}")
     assert not isinstance(Server(allowed, other.words).statistics("means"), str)
@@ -174,7 +170,7 @@ def truth_of(site: LocalSite, words: tuple[str, ...]) -> np.ndarray:
 
 
 def test_runs_with_stricter_policies_of_their_own_do_not_count_samples(site: LocalSite) -> None:
-    """With min_count 121, 122, 123 ... a class would vanish at its exact count, and so would it from rounding by 11, 13."""
+    """With min_count 121, 122, 123 ... a class would vanish at its exact count; steps of 11, 13 ... tell it as well."""
     truth = truth_of(site, ())
     for least in range(121, 135):
         said = Server(site.node_config, (f"privacy.min_count={least}",)).hello()
@@ -269,9 +265,7 @@ def test_pixels_are_refused_where_the_policy_does_not_name_them(fresh: dict[str,
     assert isinstance(refused, str) and refused.startswith("encoder=pixels: the site's policy allows open_clip, timm")
 
 
-@pytest.mark.parametrize(
-    "target", ["flwr.clientapp:ClientApp", "app.client.node:Node", "os.path:join", "flwr.cli.app:app"]
-)
+@pytest.mark.parametrize("target", ["flwr.clientapp:ClientApp", "app.client.node:Node", "os.path:join"])
 def test_a_run_names_only_what_is_a_method(target: str) -> None:
     with pytest.raises(Refusal, match="that its policy names .flwr.serverapp.strategy."):
         check_run(load(["engine=deployment", f"method.target={target}"]), ["flwr.serverapp.strategy"])
@@ -343,11 +337,8 @@ def test_a_loss_does_not_find_a_sample(thresholds: tuple[LocalSite, list[np.ndar
 
 
 def test_statistics_are_the_same_message_whoever_asks(site: LocalSite) -> None:
-    first = Server(site.node_config, ("augmentation=ggeur",)).ask(
-        STATISTICS, messages.statistics_content("augmentation")
-    )
+    first = Server(site.node_config, ("augmentation=ggeur",)).statistics()
     forget()
     again = Server(site.node_config, ("augmentation=ggeur", "seed=5"), run="2" * 16).statistics()
-    told = arrays(first)
-    assert isinstance(told, dict) and isinstance(again, dict)
-    assert all(told[name].tobytes() == again[name].tobytes() for name in told)
+    assert isinstance(first, dict) and isinstance(again, dict)
+    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
