@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..config.privacy import RESEARCH, smallest_reported
+from ..config.privacy import RESEARCH, scoring_step
 from ..config.schema import Privacy
 from ..data.federated_dataset import FederatedDataset, Samples
 from ..models.base import Model
@@ -33,7 +33,7 @@ def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset, 
             outputs = predict(model, own.x[rows])
             scores = evaluate(outputs, own.y[rows], own.domain[rows], dataset.domains, dataset.classes)
             loss = scores.loss * scores.samples
-            if smallest_reported(privacy) > 1:
+            if scoring_step(privacy) > 1:
                 loss = told_loss(sample_losses(outputs, own.y[rows]), len(dataset.classes), privacy)
             counted[part][int(domain)] = (told_confusion(scores.confusion, privacy), loss)
     return counted

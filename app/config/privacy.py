@@ -132,6 +132,11 @@ def smallest_reported(privacy: Privacy) -> int:
     return max(privacy.min_count, privacy.round_counts)
 
 
+def scoring_step(privacy: Privacy) -> int:
+    """What the samples that a client is scored on, right and wrong ones, are told in multiples of."""
+    return _multiple(smallest_reported(privacy), privacy.round_counts)
+
+
 def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:
     """bool (C,): the classes that a client with these counts may speak of."""
     return np.asarray(counts >= smallest_reported(privacy))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.privacy import rounded, shared_classes, smallest_reported
+from ..config.privacy import scoring_step, shared_classes, smallest_reported
 from ..config.schema import Privacy
 from .federated_dataset import DatasetWrapper, FederatedDataset, Samples
 
@@ -20,7 +20,7 @@ class PolicyView(DatasetWrapper):
     """A data set without the classes of which a client has too few training samples.
 
     Of the test and validation samples of a class and domain that a client holds, as many are scored as are reported:
-    the same ones in every round, drawn from ``seed``, and none of too few. So the reported counts are true ones.
+    the same ones in every round, drawn from ``seed``, and none of too few.
     Those that the server holds are not anybody's.
     """
 
@@ -57,13 +57,12 @@ class PolicyView(DatasetWrapper):
 
     def _scored(self, found: Samples, classes: np.ndarray) -> np.ndarray:
         """bool (n,): the samples that are scored."""
-        chosen = np.zeros(len(found), dtype=bool)
+        chosen, step = np.zeros(len(found), dtype=bool), scoring_step(self.privacy)
         for domain in np.unique(found.domain):
             for label in np.flatnonzero(classes):
                 rows = np.flatnonzero((found.domain == domain) & (found.y == label))
-                if len(rows) >= smallest_reported(self.privacy):
-                    rng = np.random.default_rng([self.seed, int(domain), int(label)])
-                    chosen[rng.permutation(rows)[: rounded(len(rows), self.privacy)]] = True
+                rng = np.random.default_rng([self.seed, int(domain), int(label)])
+                chosen[rng.permutation(rows)[: len(rows) // step * step]] = True
         return chosen
 
 

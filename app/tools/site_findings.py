@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.privacy import rounded_counts, smallest_reported
+from ..config.privacy import rounded_counts, scoring_step, smallest_reported
 from ..config.schema import Privacy
 
 
@@ -63,10 +63,10 @@ def count(
         found.warnings.append(
             f"fewer than {smallest_reported(bound)} training samples, so the class is left out: {', '.join(left)}"
         )
-    scored = rounded_counts(np.bincount(test, minlength=len(classes)), bound)
+    scored = np.bincount(test, minlength=len(classes)) // scoring_step(bound)
     if bare := [name for name, n in zip(classes, scored, strict=True) if name in found.shared and not n]:
         found.warnings.append(
-            f"fewer than {smallest_reported(bound)} test samples, so the class is not scored here: {', '.join(bare)}"
+            f"fewer than {scoring_step(bound)} test samples, so the class is not scored here: {', '.join(bare)}"
         )
     if statistics and found.shared and max(found.shared.values()) < bound.min_total:
         found.warnings.append(

@@ -242,6 +242,8 @@ def test_classes_that_do_not_go_together_name_their_site(said: Any, wanted: Any,
         ({"state-path": "/data/x/state"}, "must lie outside of data-path"),
         ({"name": "../up"}, "name='../up' must be"),
         ({"colour": "red"}, "unknown colour; allowed are"),
+        ({"split-seed": "-1"}, "split-seed=-1 must be a whole number"),
+        ({"test-fraction": "1.2"}, "test-fraction=1.2 must be a share from 0 to below 1"),
     ],
 )
 def test_faults_of_a_node_config_name_the_key(changes: dict[str, str], message: str) -> None:
