@@ -13,8 +13,8 @@ from ..common.logs import log_to
 from ..common.memory import keep_freed_blocks, spare_imports
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_code, check_run, check_words
-from ..config.privacy import effective
 from ..config.schema import Config
+from ..config.site_bounds import check_bounds
 from . import audit, questions, stock
 from .node import Node, node, state_folder
 from .site_node import SiteNode, bounded, site_node, told
@@ -40,12 +40,12 @@ def node_of(message: Message, context: Context) -> Node:
 def site_node_of(site: Site, message: Message, context: Context) -> SiteNode:
     """The site's node, once the message is found to be one that its run needs, and the site's policy allows."""
     kind, config = message.metadata.message_type, site_config(site, context)
-    bound = bounded(config, site)
-    questions.check(kind, message.content, bound)
+    check_bounds(config, encodes=config.data.family == "images" and site.data.is_dir())
+    questions.check(kind, message.content, config)
     here = stock_site_node if messages.is_stock(message.content) else known_site_node
-    found = here(site, message, context, bound)
+    found = here(site, message, context, config)
     if kind in questions.USES:
-        found.admit()
+        found.admit(kind, message.content)
     return found
 
 
@@ -59,14 +59,15 @@ def known_site_node(site: Site, message: Message, context: Context, config: Conf
 
 
 def site_config(site: Site, context: Context) -> Config:
-    """The run's configuration, refused where a site does not take part in such a run."""
+    """The run's configuration under the policy that holds here, refused where a site takes no part in such a run."""
     experiment, words = str(context.run_config["experiment"]), str(context.run_config["overrides"])
     check_words(experiment, words)
     try:
         config = load(words, experiment=experiment)
     except FedgeoError as error:  # it tells of the run's words alone
         raise Refusal(str(error)) from error
-    check_run(config, effective(config.privacy, site.policy).targets)
+    config = bounded(config, site)
+    check_run(config, config.privacy.targets)
     return config
 
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 
 import numpy as np
+from flwr.app import RecordDict
 
 from ..common.errors import Missing, describe
 from ..common.files import write_atomic
@@ -13,9 +14,10 @@ from ..config.compose import dump
 from ..config.node_config import Refusal, Site
 from ..config.privacy import RESEARCH, effective
 from ..config.schema import Config
-from ..config.site_bounds import check_bounds, check_hidden
+from ..config.site_bounds import check_hidden
 from ..data.site_dataset import site_dataset
 from ..data.site_split import FOLDER, site_split
+from ..messages import EVALUATE, TRAIN
 from ..models import registry as models
 from ..models.base import Weights
 from ..one_shot.fitted import Fitted
@@ -23,6 +25,7 @@ from ..runs.saved_model import save_model
 from ..training.evaluation import scores_from_confusions
 from .node import Node
 from .releases import Releases, set_digest
+from .rounds_asked import answer_round
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +55,12 @@ class SiteNode(Node):
         if self.releases is not None:
             self.releases.check(self.digest)
 
-    def admit(self) -> None:
-        """Count the set of samples, before anything that is made of it is sent. Raises Refusal for one too many."""
+    def admit(self, kind: str, content: RecordDict) -> None:
+        """Before a message is answered of samples, count their set, and the round. Raises Refusal for one too many."""
         if self.releases is not None:
             self.releases.admit(self.digest, self.run)
+            if kind in (TRAIN, EVALUATE):
+                answer_round(self.state / "rounds", kind, content)
 
     def statistics(self, client: int, what: str = "augmentation") -> dict[str, np.ndarray]:
         """As any node's; those of a set that were sent once are sent again as they were."""
@@ -116,13 +121,8 @@ def site_node(config: Config, site: Site, client: int, run: str, classes: tuple[
 
 
 def bounded(config: Config, site: Site) -> Config:
-    """The run's configuration with the stricter of its policy and the site's own, within whose bounds it must be.
-
-    Raises Refusal where it is not.
-    """
-    found = config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
-    check_bounds(found, found.privacy, encodes=config.data.family == "images" and site.data.is_dir())
-    return found
+    """The run's configuration with the policy that holds at the site: the stricter of its own and the site's."""
+    return config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
 
 
 def told(site: Site, error: Exception) -> str:

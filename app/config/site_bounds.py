@@ -4,12 +4,12 @@ from .node_config import Refusal
 from .schema import Config, Privacy
 
 
-def check_bounds(config: Config, privacy: Privacy, encodes: bool) -> None:
+def check_bounds(config: Config, encodes: bool) -> None:
     """Refuse a run whose settings are beyond the site's policy. Raises Refusal, which names the key and the bound.
 
-    privacy: what holds at the site. encodes: whether the site's data are images, which the run's encoder sees.
+    config: with the policy that holds at the site. encodes: whether its data are images, which the run's encoder sees.
     """
-    chosen = config.encoder
+    chosen, privacy = config.encoder, config.privacy
     if encodes and privacy.encoders is not None and chosen.name not in privacy.encoders:
         allowed = ", ".join(privacy.encoders) or "none"
         raise Refusal(

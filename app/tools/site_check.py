@@ -99,7 +99,7 @@ def _config(site: Site, overrides: Sequence[str], found: SiteFindings) -> Config
     try:
         check_run(config, config.privacy.targets)
         chosen = "settings" not in found.details  # else the encoder is the default's, and no run's
-        check_bounds(config, config.privacy, encodes=chosen and looks == "images" and site.data.is_dir())
+        check_bounds(config, encodes=chosen and looks == "images" and site.data.is_dir())
     except Refusal as error:
         found.faults.append(str(error))
     found.kind = "eeg" if config.data.family == "eeg" else "images"

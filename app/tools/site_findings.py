@@ -89,7 +89,7 @@ def words(found: SiteFindings) -> list[str]:
             told = found.shared.get(name)
             lines.append(f"    {name}: {samples}, {found.training[name]}, {'left out' if told is None else told}")
     if found.policy:
-        bounds = ", ".join(f"{key}={value}" for key, value in found.policy.items() if key != "policy")
+        bounds = ", ".join(f"{key}={_shown(value)}" for key, value in found.policy.items() if key != "policy")
         lines.append(f"  policy: {found.policy['policy']} ({bounds})")
     if found.bytes_statistics is not None:
         lines.append(f"  class statistics: {found.bytes_statistics:,} bytes, once; then the model's weights each round")
@@ -100,3 +100,8 @@ def words(found: SiteFindings) -> list[str]:
     lines += [f"  FAULT: {text}" for text in found.faults]
     lines.append("the site can join" if found.ok else "the site cannot join yet")
     return lines
+
+
+def _shown(value: Any) -> str:
+    """A bound as a policy file has it."""
+    return "null" if value is None else f"[{', '.join(value)}]" if isinstance(value, list) else str(value)

@@ -222,6 +222,16 @@ def test_other_messages_that_the_run_has_no_use_for_are_refused(fresh: dict[str,
     assert "this is round 2, the run has 1" in str(one.weighed(EVALUATE, head, 2))
 
 
+def test_a_round_is_not_asked_for_again_and_again(fresh: dict[str, str]) -> None:
+    server = Server(fresh, FEDAVG)
+    heads = [linear(np.full((10, 64), k), np.zeros(10)) for k in range(4)]
+    for kind in (TRAIN, EVALUATE):
+        said = [server.weighed(kind, head) for head in (heads[0], heads[0], *heads)]
+        assert not any(isinstance(each, str) for each in said[:-1])
+        assert "round 1 was asked for with 3 different weights or settings already" in str(said[-1])
+        assert not isinstance(server.weighed(kind, heads[3], 2), str)
+
+
 def test_batch_means_are_of_one_size(fresh: dict[str, str], tmp_path: Path) -> None:
     """Batches of 16 and of 17 out of one permutation: what lies between two of their ends is few samples."""
     mixing = with_policy(fresh, tmp_path, f"prototypes: true\n{POLICY.read_text()}")
