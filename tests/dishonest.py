@@ -20,12 +20,15 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Server:
-    """It runs ``words`` over the site of ``node_config``, as its client 0. run: 16 hexadecimal digits."""
+    """It runs ``words`` over the site of ``node_config``, as its client 0. run: 16 hexadecimal digits.
+
+    classes: in the order of the labels, which it tells with every question but the first.
+    """
 
     node_config: dict[str, str]
     words: tuple[str, ...]
     run: str = "0" * 16
-    classes: Sequence[str] | None = None
+    classes: Sequence[str] = tuple("0123456789")
 
     def ask(self, kind: str, content: RecordDict) -> RecordDict | str:
         """The site's answer, or the error in its place."""
@@ -33,7 +36,7 @@ class Server:
         run_config = {"experiment": "quickstart", "overrides": overrides}
         grid = InProcessGrid(client_app.app, run_config, sites=[self.node_config])
         (node,) = grid.get_node_ids()
-        agreed = messages.Agreed(self.run, code_hash(), None if self.classes is None else tuple(self.classes))
+        agreed = messages.Agreed(self.run, code_hash(), None if kind == messages.HELLO else tuple(self.classes))
         (reply,) = grid.send_and_receive(
             [messages.cohort_message(Message(content, node, kind), node, [0], agreed=agreed)]
         )

@@ -172,13 +172,13 @@ def truth_of(site: LocalSite, words: tuple[str, ...]) -> np.ndarray:
 def test_runs_with_stricter_policies_of_their_own_do_not_count_samples(site: LocalSite) -> None:
     """With min_count 121, 122, 123 ... a class would vanish at its exact count; steps of 11, 13 ... tell it as well."""
     truth = truth_of(site, ())
-    for least in range(121, 135):
-        said = Server(site.node_config, (f"privacy.min_count={least}",)).hello()
-        assert isinstance(said, dict)
-        assert set(map(int, said["classes"])) == set(np.flatnonzero(truth >= -(-least // 10) * 10).tolist())
+    assert 120 < truth.min() < truth.max() < 130  # so that a run with 125 would tell some from others
+    said = [Server(site.node_config, (f"privacy.min_count={least}",)).hello() for least in (115, 120, 121, 125)]
+    told = [each["classes"] if isinstance(each, dict) else [] for each in said]
+    assert [len(names) for names in told] == [10, 10, 0, 0] and "no class with privacy.min_count=130" in str(said[-1])
     for step in (11, 13, 17):
-        said = Server(site.node_config, (f"privacy.round_counts={step}",)).hello()
-        assert isinstance(said, dict) and all(n % 20 == 0 for n in said["counts"])
+        stepped = Server(site.node_config, (f"privacy.round_counts={step}",)).hello()
+        assert isinstance(stepped, dict) and set(stepped["counts"]) == {120}
 
 
 # --- what is asked ---
@@ -301,14 +301,14 @@ def test_a_run_does_not_say_where_weights_come_from() -> None:
 def thresholds(site: LocalSite) -> Iterator[tuple[LocalSite, list[np.ndarray]]]:
     """The site, and biases of a head that calls a digit 1 where its 29th pixel is above a threshold, else 0.
 
-    All lie above the threshold, one does not, two do not.
+    None lies above the threshold, one does, two do.
     """
     own = Site.of(site.node_config)
     assert own is not None
     config = bounded(load(["engine=deployment", *FEDAVG]), own)
     scored = policy_view(site_dataset(config, own), config.privacy, 1).held_out("test", 0)
     values = np.unique(scored.x[:, 28])
-    middles = [-1.0, *((values[:-1] + values[1:]) / 2)[:2]]
+    middles = [2.0, *((values[:-1] + values[1:]) / 2)[:-3:-1]]
     yield site, [np.array([middle * 100, 0.0] + [-1e3] * 8) for middle in middles]
 
 
