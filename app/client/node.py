@@ -59,7 +59,8 @@ class Node:
         self.config = config
         self.site_seed = site_seed
         self.whole_dataset = whole_dataset
-        self.dataset = policy_view(whole_dataset, config.privacy, self.seed)  # all that anything is said of
+        # all that anything is said of
+        self.dataset = policy_view(whole_dataset, config.privacy, self.seed, by_name=site_seed is not None)
         self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")

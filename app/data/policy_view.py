@@ -1,5 +1,6 @@
 """What of a client's samples a policy lets it report: whole classes are left out, test samples too."""
 
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,13 @@ from ..config.schema import Privacy
 from .federated_dataset import DatasetWrapper, FederatedDataset, Samples
 
 
-def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int) -> FederatedDataset:
-    """``inner`` as far as its clients may report it; itself where one sample is enough."""
-    return PolicyView(inner, privacy, seed) if smallest_reported(privacy) > 1 else inner
+def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int, by_name: bool = False) -> FederatedDataset:
+    """``inner`` as far as its clients may report it; itself where one sample is enough.
+
+    seed: of which samples are scored. by_name: whether that goes by the classes' names, for runs that number them in
+    orders of their own; else by their numbers.
+    """
+    return PolicyView(inner, privacy, seed, by_name) if smallest_reported(privacy) > 1 else inner
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +31,7 @@ class PolicyView(DatasetWrapper):
 
     privacy: Privacy
     seed: int
+    by_name: bool = False
     _reported: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -61,7 +67,8 @@ class PolicyView(DatasetWrapper):
         for domain in np.unique(found.domain):
             for label in np.flatnonzero(classes):
                 rows = np.flatnonzero((found.domain == domain) & (found.y == label))
-                rng = np.random.default_rng([self.seed, int(domain), int(label)])
+                number = zlib.crc32(self.classes[label].encode()) if self.by_name else int(label)
+                rng = np.random.default_rng([self.seed, int(domain), number])
                 chosen[rng.permutation(rows)[: len(rows) // step * step]] = True
         return chosen
 

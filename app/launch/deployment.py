@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..common.code import CONF
@@ -30,8 +30,8 @@ class LocalSite:
     name: str
     data: Path
     folder: Path
-    policy: Path = POLICY
-    split_seed: int = 1
+    policy: Path = field(default=POLICY, kw_only=True)
+    split_seed: int = field(default=1, kw_only=True)
 
     @property
     def output(self) -> Path:

@@ -247,3 +247,14 @@ def test_the_same_test_samples_are_told_of_in_every_round_and_drawn_at_random() 
     assert len(first) == 50 and set(first.y) == {0}
     assert np.array_equal(first.x, again.x) and not np.array_equal(first.x, other.x)
     assert policy_view(inner, RESEARCH, 1) is inner
+
+
+def test_a_site_is_scored_on_the_same_samples_whatever_the_order_of_the_classes() -> None:
+    """Else a run's federation.classes would draw other samples."""
+    policy, found = read_policy(None), []
+    for order in (1, -1):
+        labels = [0] * 58 + [1] * 37 if order == 1 else [1] * 58 + [0] * 37
+        inner: Any = Labels([0] * 30 + [1] * 30, labels)
+        inner.classes = ("a", "b")[::order]
+        found.append(policy_view(inner, policy, 1, by_name=True).held_out("test", 0).x)
+    assert len(found[0]) == 80 and np.array_equal(*found)

@@ -306,7 +306,7 @@ def thresholds(site: LocalSite) -> Iterator[tuple[LocalSite, list[np.ndarray]]]:
     own = Site.of(site.node_config)
     assert own is not None
     config = bounded(load(["engine=deployment", *FEDAVG]), own)
-    scored = policy_view(site_dataset(config, own), config.privacy, 1).held_out("test", 0)
+    scored = policy_view(site_dataset(config, own), config.privacy, 1, by_name=True).held_out("test", 0)
     values = np.unique(scored.x[:, 28])
     middles = [2.0, *((values[:-1] + values[1:]) / 2)[:-3:-1]]
     yield site, [np.array([middle * 100, 0.0] + [-1e3] * 8) for middle in middles]
