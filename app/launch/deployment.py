@@ -148,7 +148,8 @@ Each site, once: check the data, make a key, and send the server's administrator
   ssh-keygen -t ecdsa -b 384 -N '' -f site.key
 The server's administrator admits the key; [superlink.lab] in ~/.flwr/config.toml has the address and root-certificates:
   flwr supernode register site.key.pub lab
-Each site joins, with site.toml holding name, data-path, state-path and output-path (absolute paths):
+Each site joins, with site.toml holding name, data-path, state-path and output-path (absolute paths), and policy where
+conf/privacy/site.yaml does not allow the run (this rehearsal's sites had conf/rehearsal_policy.yaml):
   flower-supernode --root-certificates ca.crt --superlink SERVER:8000 \\
       --auth-supernode-private-key site.key --node-config site.toml
 The run, once `flwr supernode list lab` shows all sites online; run.toml holds
