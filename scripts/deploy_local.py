@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
-from app.launch.deployment import Deployment, LocalSite, commands_for_real_machines  # noqa: E402
+from app.launch.deployment import POLICY, Deployment, LocalSite, commands_for_real_machines  # noqa: E402
 from app.launch.job import Job, plan  # noqa: E402
 from app.launch.rehearsal import data_path, write_shares  # noqa: E402
 from app.launch.sweep import run_here  # noqa: E402
@@ -76,7 +76,7 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
             if not path.exists():
                 raise FedgeoError(f"--data {path}: there is no such file or folder")
             with contextlib.redirect_stdout(io.StringIO()):  # readers of recordings print what they think of names
-                faults = check_site(path, words).faults  # a site tells its server only that there is one
+                faults = check_site(path, words, POLICY).faults  # a site tells its server only that there is one
             if faults:
                 raise FedgeoError(f"--data {path}: {faults[0]}")
         data = [path.expanduser().absolute() for path in options.data]
@@ -84,7 +84,9 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
         shares = [folder / "data" for folder in folders]
         write_shares(words, shares)
         data = [data_path(share) for share in shares]
-    return job, [LocalSite(folder.name, path, folder) for folder, path in zip(folders, data, strict=True)]
+    seed = job.config.seed
+    sites = [LocalSite(folder.name, path, folder, split_seed=seed) for folder, path in zip(folders, data, strict=True)]
+    return job, sites
 
 
 def rehearse(job: Job, sites: list[LocalSite]) -> int:

@@ -19,7 +19,7 @@ from ..algorithms.base import Algorithm
 from ..common.errors import FedgeoError
 from ..config.privacy import rounded
 from ..config.schema import Privacy
-from ..geometry.class_statistics import ClassStatistics
+from ..geometry.class_statistics import ClassStatistics, cut
 from ..geometry.gaussians import Gaussians
 from ..training.plain import Data
 from .augmented_set import AugmentedSet
@@ -97,7 +97,8 @@ class Augmentation:
     name: what errors call it. families: of data that it works on. exchanges: whether anything is shared before the
     rounds; where not, only ``training_set`` is called. shares_covariances: whether what clients share are class
     statistics with covariances, from which a first head and the similarity of domains can be had for nothing. control:
-    whether the training set holds the client's own samples alone, once or repeated.
+    whether the training set holds the client's own samples alone, once or repeated. by_class: whether clients share
+    statistics by class and nothing else, so that without a class of enough samples there is nothing to ask for.
     """
 
     name: ClassVar[str] = "augmentation"
@@ -105,6 +106,7 @@ class Augmentation:
     exchanges: ClassVar[bool] = True
     shares_covariances: ClassVar[bool] = False
     control: ClassVar[bool] = False
+    by_class: ClassVar[bool] = False
 
     # --- before anything starts ---
 
@@ -148,6 +150,10 @@ class Augmentation:
         """What is trained on the set: ``algorithm``, or one that is made of it."""
         return algorithm
 
+    def form(self, privacy: Privacy) -> dict[str, Any]:
+        """The settings that two releases of one client's statistics may not differ in: they would tell of samples."""
+        return {}
+
     # --- the server ---
 
     def read_statistics(self, arrays: Mapping[str, np.ndarray], classes: int, origin: str) -> Any:
@@ -172,8 +178,13 @@ class Augmentation:
 
 
 def packed(found: ByCount, privacy: Privacy, precision: str) -> dict[str, np.ndarray]:
-    """Statistics by class as a client sends them: counts rounded as its policy bids, floats in ``precision``."""
+    """Statistics by class as a client sends them: counts rounded as its policy bids, floats in ``precision``.
+
+    Ranks of covariances tell no more than the counts: a factor of 13 rows would be of 14 samples.
+    """
     counts = np.array([rounded(int(n), privacy) for n in found.counts], dtype=np.int64)
+    if privacy.round_counts > 1 and isinstance(found, ClassStatistics) and found.ranks.any():
+        return cut(found, counts).to_arrays(precision)
     return replace(found, counts=counts).to_arrays(precision)
 
 

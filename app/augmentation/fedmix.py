@@ -52,6 +52,10 @@ class FedMixAugmentation(Augmentation):
         minimum = smallest_reported(client.privacy)
         return batch_means(x, y, client.classes, self.mean_of, rng, minimum).to_arrays()
 
+    def form(self, privacy: Privacy) -> dict[str, Any]:
+        """Means of batches of two sizes differ by few samples."""
+        return {"mean_of": max(self.mean_of, smallest_reported(privacy))}
+
     def read_statistics(self, arrays: Mapping[str, np.ndarray], classes: int, origin: str) -> "SharedMeans":
         return SharedMeans.from_arrays(arrays, classes, origin)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class FillingAugmentation(Augmentation):
     step2: also draw ``per_prototype`` samples round each foreign class mean (Algorithm 2, step 2). precision: of the
     floats that clients send.
     """
+
+    by_class: ClassVar[bool] = True
 
     target: Positive = 50
     absent: Literal["global_mean", "skip"] = "global_mean"

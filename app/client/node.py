@@ -22,8 +22,8 @@ from ..common.code import code_hash
 from ..common.device import choose_device
 from ..common.errors import describe
 from ..common.seeds import SHUFFLE, generator
-from ..config.privacy import rounded, rounded_counts, rounded_sums
-from ..config.schema import Config
+from ..config.privacy import RESEARCH, rounded, rounded_counts, rounded_sums
+from ..config.schema import Config, Privacy
 from ..data.experiment import Experiment
 from ..data.federated_dataset import FederatedDataset, federated_dataset
 from ..data.policy_view import policy_view
@@ -43,12 +43,24 @@ METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a
 
 
 class Node:
-    """The clients of one node, numbers in ``whole_dataset``; ``state`` is the node's folder."""
+    """The clients of one node, numbers in ``whole_dataset``; ``state`` is the node's folder.
 
-    def __init__(self, config: Config, whole_dataset: FederatedDataset, clients: list[int], state: Path) -> None:
+    site_seed: a site's own, of what it draws of its samples for others; None: the run's draws that.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        whole_dataset: FederatedDataset,
+        clients: list[int],
+        state: Path,
+        site_seed: int | None = None,
+    ) -> None:
         self.config = config
+        self.site_seed = site_seed
         self.whole_dataset = whole_dataset
-        self.dataset = policy_view(whole_dataset, config.privacy, config.seed)  # all that anything is said of
+        # all that anything is said of
+        self.dataset = policy_view(whole_dataset, config.privacy, self.seed, by_name=site_seed is not None)
         self.clients = clients
         self.state = state
         self.states = ClientStates(state / "clients")
@@ -60,6 +72,11 @@ class Node:
         self.geometry_store = GeometryStore(config.privacy, self.augmentation, self.dataset, clients, state)
         self.sets = TrainingSets(config, self.dataset, self.augmentation, self.geometry_store)
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
+
+    @property
+    def seed(self) -> int:
+        """Of what is drawn of the samples that are told of."""
+        return self.config.seed if self.site_seed is None else self.site_seed
 
     def tell(self, error: Exception) -> str:
         """What the server is told of an error."""
@@ -98,7 +115,8 @@ class Node:
             found = gather(own.x, own.y, covariances=what == "covariances")
             return packed(found, config.privacy, config.augmentation.precision)
         self.augmentation.check(config.privacy)
-        itself = Client(client, len(self.dataset.classes), config.seed, config.privacy)
+        number = client if self.site_seed is None else 0  # a site's own draw is the same in every run
+        itself = Client(number, len(self.dataset.classes), self.seed, config.privacy)
         return self.augmentation.client_statistics(own.x, own.y, itself)
 
     @functools.cached_property
@@ -180,10 +198,13 @@ class Node:
         By domain, that is by subject for EEG. Where samples are held out for all clients together, those. Of samples
         that nothing is said of there is no figure.
         """
-        return self.scored(client, number, weights, self.dataset)
+        privacy = RESEARCH if self.dataset.central else self.config.privacy  # those held for all are nobody's
+        return self.scored(client, number, weights, self.dataset, privacy)
 
-    def scored(self, client: int, number: int, weights: Weights, whole_dataset: FederatedDataset) -> Counted:
-        """``evaluate`` on what ``whole_dataset`` holds out."""
+    def scored(
+        self, client: int, number: int, weights: Weights, whole_dataset: FederatedDataset, privacy: Privacy
+    ) -> Counted:
+        """``evaluate`` on what ``whole_dataset`` holds out, as ``privacy`` has it told."""
         held = held_out(whole_dataset, client)
         if not any(map(len, held.values())):
             return {part: {} for part in held}
@@ -197,7 +218,7 @@ class Node:
             model.calibrate(torch.from_numpy(self.dataset.train(client).x))
         else:
             model.load_local_state(kept)
-        return count(model, held, self.dataset)
+        return count(model, held, self.dataset, privacy)
 
     def answer(self, client: int, question: str, asked: Weights) -> Weights:
         """What the client says to a question of a fitted method."""

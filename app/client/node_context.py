@@ -13,11 +13,11 @@ from ..common.logs import log_to
 from ..common.memory import keep_freed_blocks, spare_imports
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_code, check_run, check_words
-from ..config.privacy import effective
 from ..config.schema import Config
-from . import audit, stock
+from ..config.site_bounds import check_bounds
+from . import audit, questions, stock
 from .node import Node, node, state_folder
-from .site_node import SiteNode, site_node, told
+from .site_node import SiteNode, bounded, site_node, told
 
 log = logging.getLogger(__name__)
 keep_freed_blocks()  # in every process that computes for clients
@@ -27,8 +27,7 @@ def node_of(message: Message, context: Context) -> Node:
     """The node that this process plays, from the run's configuration and the node's own."""
     site = Site.of(context.node_config)
     if site is not None:
-        known = not messages.is_stock(message.content)
-        return site_node_of(site, message, context) if known else stock_site_node(site, context)
+        return site_node_of(site, message, context)
     config = load(str(context.run_config["overrides"]), experiment=str(context.run_config["experiment"]))
     if config.engine == "deployment":
         raise FedgeoError("engine=deployment: this node has no data of its own: start it with data-path and name")
@@ -39,23 +38,36 @@ def node_of(message: Message, context: Context) -> Node:
 
 
 def site_node_of(site: Site, message: Message, context: Context) -> SiteNode:
+    """The site's node, once the message is found to be one that its run needs, and the site's policy allows."""
+    kind, config = message.metadata.message_type, site_config(site, context)
+    check_bounds(config, encodes=config.data.family == "images" and site.data.is_dir())
+    questions.check(kind, message.content, config)
+    here = stock_site_node if messages.is_stock(message.content) else known_site_node
+    found = here(site, message, context, config)
+    if kind in questions.USES:
+        found.admit(kind, message.content)
+    return found
+
+
+def known_site_node(site: Site, message: Message, context: Context, config: Config) -> SiteNode:
     """The site's node, under the number and the classes that the message tells."""
     agreed = messages.Agreed.of(message.content)
     clients = messages.read_clients(message.content)
     if len(clients) != 1:
         raise Refusal(f"site {site.name} is one client, the message is for {len(clients)}")
-    return site_node(site_config(context), site, clients[0], agreed.run, agreed.classes)
+    return site_node(config, site, clients[0], agreed.run, agreed.classes)
 
 
-def site_config(context: Context) -> Config:
-    """The run's configuration, refused where a site does not take part in such a run."""
+def site_config(site: Site, context: Context) -> Config:
+    """The run's configuration under the policy that holds here, refused where a site takes no part in such a run."""
     experiment, words = str(context.run_config["experiment"]), str(context.run_config["overrides"])
     check_words(experiment, words)
     try:
         config = load(words, experiment=experiment)
     except FedgeoError as error:  # it tells of the run's words alone
         raise Refusal(str(error)) from error
-    check_run(config)
+    config = bounded(config, site)
+    check_run(config, config.privacy.targets)
     return config
 
 
@@ -65,17 +77,16 @@ def place(message: Message, context: Context) -> Message:
     if site is None:
         hosted = node_of(message, context).clients if messages.asks_for_clients(message.content) else None
         return messages.place_reply(message, context, hosted)
-    site_config(context)
+    site_config(site, context)
     return messages.site_reply(message, site.name)
 
 
-def stock_site_node(site: Site, context: Context) -> SiteNode:
+def stock_site_node(site: Site, message: Message, context: Context, config: Config) -> SiteNode:
     """The site's node for a strategy that knows nothing of fedgeo. Raises Refusal where the policy says no to it.
 
     The classes and their order are the run's ``federation.classes``, for nobody has asked the sites.
     """
-    config = site_config(context)
-    if not effective(config.privacy, site.policy).stock:
+    if not config.privacy.stock:
         raise Refusal(
             f"site {site.name}: the message does not say which run it is of, and a strategy of Flower's own is "
             "answered only where privacy.stock=true, in the run and in the site's policy file"

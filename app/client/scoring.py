@@ -4,10 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..config.privacy import RESEARCH, scoring_step
+from ..config.schema import Privacy
 from ..data.federated_dataset import FederatedDataset, Samples
 from ..models.base import Model
-from ..training.evaluation import evaluate
+from ..training.evaluation import evaluate, sample_losses
 from ..training.plain import predict
+from .told_scores import told_confusion, told_loss
 
 PARTS = ("val", "test")
 Counted = dict[str, dict[int, tuple[np.ndarray, float]]]
@@ -18,8 +21,8 @@ def held_out(dataset: FederatedDataset, client: int) -> dict[str, Samples]:
     return {part: dataset.held_out(part, None if dataset.central else client) for part in PARTS}
 
 
-def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset) -> Counted:
-    """Of each part, by the number of the domain: confusion int64 (C, C) and the summed loss.
+def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset, privacy: Privacy = RESEARCH) -> Counted:
+    """Of each part, by the number of the domain: confusion int64 (C, C) and the summed loss, as ``privacy`` bids.
 
     A domain is a subject where samples are EEG trials. dataset: names the domains and the classes.
     """
@@ -29,5 +32,8 @@ def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset) 
             rows = own.domain == domain
             outputs = predict(model, own.x[rows])
             scores = evaluate(outputs, own.y[rows], own.domain[rows], dataset.domains, dataset.classes)
-            counted[part][int(domain)] = (scores.confusion, scores.loss * scores.samples)
+            loss = scores.loss * scores.samples
+            if scoring_step(privacy) > 1:
+                loss = told_loss(sample_losses(outputs, own.y[rows]), len(dataset.classes), privacy)
+            counted[part][int(domain)] = (told_confusion(scores.confusion, privacy), loss)
     return counted

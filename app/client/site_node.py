@@ -6,18 +6,26 @@ import logging
 import shutil
 
 import numpy as np
+from flwr.app import RecordDict
 
 from ..common.errors import Missing, describe
 from ..common.files import write_atomic
 from ..config.compose import dump
 from ..config.node_config import Refusal, Site
-from ..config.privacy import effective
+from ..config.privacy import RESEARCH, effective
 from ..config.schema import Config
+from ..config.site_bounds import check_hidden
 from ..data.site_dataset import site_dataset
+from ..data.site_split import FOLDER, site_split
+from ..messages import EVALUATE, TRAIN
+from ..models import registry as models
 from ..models.base import Weights
+from ..one_shot.fitted import Fitted
 from ..runs.saved_model import save_model
 from ..training.evaluation import scores_from_confusions
 from .node import Node
+from .releases import Releases, set_digest
+from .rounds_asked import answer_round
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +34,47 @@ class SiteNode(Node):
     """Also writes the site's own scores after each round, and at the end the model and its configuration."""
 
     def __init__(self, config: Config, site: Site, client: int, run: str, classes: tuple[str, ...] | None) -> None:
-        super().__init__(config, site_dataset(config, site, classes), [client], site.state / run)
+        dataset = site_dataset(config, site, classes)
+        super().__init__(config, dataset, [client], site.state / run, site_split(config, site).seed)
         self.site = site
+        self.run = run
         self.output = site.output / f"{config.experiment}-{run}"
+        most = config.privacy.releases
+        self.releases = None if most is None else Releases(site.state / FOLDER, most, site.name)
+        if not isinstance(self.algorithm, Fitted):
+            check_hidden(models.load(config.model).hidden_units(self.dataset.inputs), config.privacy)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The digest of the samples that this run would be told of."""
+        return set_digest(self.dataset, self.clients[0])
+
+    def prepare(self, client: int) -> None:
+        """As any node; and refused, before the run goes on, where this set of samples would be one too many."""
+        super().prepare(client)
+        if self.releases is not None:
+            self.releases.check(self.digest)
+
+    def admit(self, kind: str, content: RecordDict) -> None:
+        """Before a message is answered of samples, count their set, and the round. Raises Refusal for one too many."""
+        if self.releases is not None:
+            self.releases.admit(self.digest, self.run)
+            if kind in (TRAIN, EVALUATE):
+                answer_round(self.state / "rounds", kind, content)
+
+    def statistics(self, client: int, what: str = "augmentation") -> dict[str, np.ndarray]:
+        """As any node's; those of a set that were sent once are sent again as they were."""
+        make = functools.partial(super().statistics, client, what)
+        if self.releases is None:
+            return make()
+        privacy, chosen = self.config.privacy, self.augmentation
+        kind, form = (chosen.name, chosen.form(privacy)) if what == "augmentation" else (what, {})
+        settings = {
+            "augmentation": self.config.augmentation.model_dump(),
+            "classes": self.dataset.classes,
+            "counts": [privacy.min_count, privacy.round_counts],
+        }
+        return self.releases.again(self.digest, kind, form, settings, make)
 
     def tell(self, error: Exception) -> str:
         """What the server is told of an error. The site's own log has all of it."""
@@ -39,7 +85,7 @@ class SiteNode(Node):
         """As any node's; the figures of all its samples are kept at the site, beside what was told."""
         told = super().evaluate(client, number, weights)
         line: dict[str, object] = {"round": number}
-        for part, by_domain in self.scored(client, number, weights, self.whole_dataset).items():
+        for part, by_domain in self.scored(client, number, weights, self.whole_dataset, RESEARCH).items():
             if by_domain:
                 confusions, losses = zip(*by_domain.values(), strict=True)
                 scores = scores_from_confusions(confusions, [None] * len(losses), losses)
@@ -69,10 +115,14 @@ class SiteNode(Node):
 def site_node(config: Config, site: Site, client: int, run: str, classes: tuple[str, ...] | None) -> SiteNode:
     """The node of ``site`` as ``client`` of ``run``, kept for the next message of the same process.
 
-    What it shares is bound by the stricter of the run's policy and the site's own.
+    config: the run's, with the policy that holds at the site (``bounded``).
     """
-    bound = config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
-    return SiteNode(bound, site, client, run, classes)
+    return SiteNode(config, site, client, run, classes)
+
+
+def bounded(config: Config, site: Site) -> Config:
+    """The run's configuration with the policy that holds at the site: the stricter of its own and the site's."""
+    return config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
 
 
 def told(site: Site, error: Exception) -> str:

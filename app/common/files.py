@@ -3,6 +3,7 @@
 All are written under another name in the same folder, and renamed once they are complete.
 """
 
+import fcntl
 import os
 import shutil
 import uuid
@@ -61,6 +62,15 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         part.rename(path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """One process at a time: whoever else enters the same folder, which is made, waits until the block has ended."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+        yield
 
 
 def _beside(path: Path) -> Path:

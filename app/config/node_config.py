@@ -6,7 +6,7 @@ site's own configuration says; nothing that a server sends makes this machine re
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from ..common.targets import is_ours
 from .schema import Config
 
 NEEDED = ("data-path", "state-path", "output-path", "name")
-OPTIONAL = ("domain", "policy", "code", "encoder-checkpoint")
+SPLIT = ("split-seed", "test-fraction", "val-fraction")
+OPTIONAL = ("domain", "policy", "code", "encoder-checkpoint", *SPLIT)
 PLACE = ("partition-id", "num-partitions")  # a node-config of exactly these is a simulated node's
 _NAME = re.compile(r"\w[\w .+-]{0,63}")
 _OPTION = re.compile(r"[\w-]+")
@@ -37,7 +38,8 @@ class Site:
     data: the site's images, embeddings or recordings. state: what is kept from message to message. output: what
     the site is left with. domain: where its data come from; its name where nothing else is said. policy: a file
     that says what may be shared at most. code: the hash of the app that the site has agreed to run.
-    encoder_checkpoint: the weights of a frozen encoder, for a site without a network.
+    encoder_checkpoint: the weights of a frozen encoder, for a site without a network. split_seed, test_fraction,
+    val_fraction: how its data are split, whatever a run says; None: see app/data/site_split.py.
     """
 
     data: Path
@@ -48,6 +50,9 @@ class Site:
     policy: Path | None = None
     code: str | None = None
     encoder_checkpoint: Path | None = None
+    split_seed: int | None = None
+    test_fraction: float | None = None
+    val_fraction: float | None = None
 
     @staticmethod
     def of(node_config: Mapping[str, object]) -> "Site | None":
@@ -80,7 +85,24 @@ class Site:
             policy=paths.get("policy"),
             code=given.get("code"),
             encoder_checkpoint=paths.get("encoder-checkpoint"),
+            split_seed=_seed(given),
+            test_fraction=_fraction(given, "test-fraction"),
+            val_fraction=_fraction(given, "val-fraction"),
         )
+
+
+def _seed(given: Mapping[str, str]) -> int | None:
+    text = given.get("split-seed")
+    if text is not None and not re.fullmatch(r"\d{1,18}", text):
+        raise FedgeoError(f"node-config: split-seed={text} must be a whole number of at most 18 digits")
+    return None if text is None else int(text)
+
+
+def _fraction(given: Mapping[str, str], key: str) -> float | None:
+    text = given.get(key)
+    if text is not None and not re.fullmatch(r"0|0?\.\d+|0\.0+", text):
+        raise FedgeoError(f"node-config: {key}={text} must be a share from 0 to below 1, such as 0.2")
+    return None if text is None else float(text)
 
 
 def check_words(experiment: str, overrides: str) -> None:
@@ -110,12 +132,19 @@ def _options(override: Override) -> list[str]:
     return [str(option) for option in value] if isinstance(value, list) else [str(value)]
 
 
-def check_run(config: Config) -> None:
-    """Refuse a run that is not meant for sites, or that names files or code of its own. Raises Refusal."""
+def check_run(config: Config, targets: Sequence[str] | None = None) -> None:
+    """Refuse a run that is not meant for sites, or that names files or code of its own. Raises Refusal.
+
+    targets: the modules, or classes as 'module:Class', that ``method.target`` may name beside the app's own methods;
+    None: all of Flower's.
+    """
     if config.engine != "deployment":
         raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
-    if not (is_ours(config.method.target) or config.method.target.startswith("flwr.")):
-        raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
+    target = config.method.target
+    named = target.startswith("flwr.") if targets is None else {target, target.partition(":")[0]} & set(targets)
+    if not (is_ours(target, "algorithms", "one_shot") or named):
+        allowed = "of Flower" if targets is None else f"that its policy names ({', '.join(targets) or 'none'})"
+        raise Refusal(f"method.target={target}: a site runs methods of the app and {allowed} only")
     if ":" in config.augmentation.kind and not is_ours(config.augmentation.kind, "augmentation"):
         raise Refusal(f"augmentation.kind={config.augmentation.kind}: a site runs augmentations of the app only")
     if config.model.target is not None and not is_ours(config.model.target, "models"):
@@ -125,6 +154,8 @@ def check_run(config: Config) -> None:
         raise Refusal("encoder.checkpoint: a site reads the file that its own node-config names, encoder-checkpoint")
     if re.search(r"[/\\]|\.\w+$", str(chosen.get("pretrained") or "")):
         raise Refusal("encoder.pretrained: must be a tag, for a site reads no file that a run names")
+    if not re.fullmatch(r"[\w.-]*", str(chosen.get("model") or "")):
+        raise Refusal("encoder.model: must be a plain name, for a site fetches no weights from where a run says")
 
 
 def check_code(site: Site, here: str, there: str) -> None:

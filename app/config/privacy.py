@@ -21,14 +21,41 @@ from ..common.errors import FedgeoError
 from .schema import Privacy
 
 RESEARCH = Privacy(
-    policy="research", min_count=1, min_total=1, rank_share=1.0, prototypes=True, round_counts=1, stock=True
+    policy="research",
+    min_count=1,
+    min_total=1,
+    rank_share=1.0,
+    prototypes=True,
+    round_counts=1,
+    stock=True,
+    releases=None,
+    encoders=None,
+    targets=None,
+    max_hidden=None,
+    max_epochs=None,
+    max_rounds=None,
+    max_size=None,
+    min_batch=1,
 )
 SITE = CONF / "privacy" / "site.yaml"  # what holds at a site that says nothing else
 
 
 def effective(run: Privacy, policy: Path | None) -> Privacy:
-    """What holds at a site: the stricter of the run's policy and the site's own, site.yaml's where it has no file."""
-    return stricter(run, read_policy(policy))
+    """What holds at a site: the stricter of the run's policy and the site's own, site.yaml's where it has no file.
+
+    Where the run is the stricter one its bounds act on counts as the site would tell them anyway, in whole steps of the
+    site's ``round_counts``: of runs with min_count 11, 12, 13 ... or steps of 11, 12, 13 ... an exact count would show.
+    """
+    own = read_policy(policy)
+    both = stricter(run, own)
+    step = _multiple(both.round_counts, own.round_counts)
+    least = both.min_count if both.min_count == own.min_count else _multiple(both.min_count, step)
+    return both.model_copy(update={"round_counts": step, "min_count": least})
+
+
+def _multiple(number: int, step: int) -> int:
+    """The multiple of ``step`` from ``number`` on."""
+    return -(-number // step) * step
 
 
 def read_policy(path: Path | None) -> Privacy:
@@ -72,7 +99,27 @@ def stricter(a: Privacy, b: Privacy) -> Privacy:
         prototypes=a.prototypes and b.prototypes,
         round_counts=max(a.round_counts, b.round_counts),
         stock=a.stock and b.stock,
+        releases=_least(a.releases, b.releases),
+        encoders=_common(a.encoders, b.encoders),
+        targets=_common(a.targets, b.targets),
+        max_hidden=_least(a.max_hidden, b.max_hidden),
+        max_epochs=_least(a.max_epochs, b.max_epochs),
+        max_rounds=_least(a.max_rounds, b.max_rounds),
+        max_size=_least(a.max_size, b.max_size),
+        min_batch=max(a.min_batch, b.min_batch),
     )
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    """The lower of two bounds, None being none."""
+    return min((bound for bound in (a, b) if bound is not None), default=None)
+
+
+def _common(a: list[str] | None, b: list[str] | None) -> list[str] | None:
+    """The names that both lists have, None being all names."""
+    if a is None or b is None:
+        return b if a is None else a
+    return [name for name in a if name in b]
 
 
 def strictest(policies: Iterable[Privacy]) -> Privacy:
@@ -83,6 +130,11 @@ def strictest(policies: Iterable[Privacy]) -> Privacy:
 def smallest_reported(privacy: Privacy) -> int:
     """The fewest samples that are spoken of: fewer than ``round_counts`` would be told as none, or as too many."""
     return max(privacy.min_count, privacy.round_counts)
+
+
+def scoring_step(privacy: Privacy) -> int:
+    """What the samples that a client is scored on, right and wrong ones, are told in multiples of."""
+    return _multiple(smallest_reported(privacy), privacy.round_counts)
 
 
 def shared_classes(counts: np.ndarray, privacy: Privacy) -> np.ndarray:

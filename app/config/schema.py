@@ -187,6 +187,14 @@ class Privacy(Group):
     prototypes: bool
     round_counts: Positive
     stock: bool
+    releases: Positive | None
+    encoders: list[str] | None
+    targets: list[str] | None
+    max_hidden: Count | None
+    max_epochs: Positive | None
+    max_rounds: Positive | None
+    max_size: Positive | None
+    min_batch: Positive
 
 
 class Metric(Group):

@@ -1,18 +1,23 @@
 """What of a client's samples a policy lets it report: whole classes are left out, test samples too."""
 
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..config.privacy import rounded, shared_classes, smallest_reported
+from ..config.privacy import scoring_step, shared_classes, smallest_reported
 from ..config.schema import Privacy
 from .federated_dataset import DatasetWrapper, FederatedDataset, Samples
 
 
-def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int) -> FederatedDataset:
-    """``inner`` as far as its clients may report it; itself where one sample is enough."""
-    return PolicyView(inner, privacy, seed) if smallest_reported(privacy) > 1 else inner
+def policy_view(inner: FederatedDataset, privacy: Privacy, seed: int, by_name: bool = False) -> FederatedDataset:
+    """``inner`` as far as its clients may report it; itself where one sample is enough.
+
+    seed: of which samples are scored. by_name: whether that goes by the classes' names, for runs that number them in
+    orders of their own; else by their numbers.
+    """
+    return PolicyView(inner, privacy, seed, by_name) if smallest_reported(privacy) > 1 else inner
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +25,13 @@ class PolicyView(DatasetWrapper):
     """A data set without the classes of which a client has too few training samples.
 
     Of the test and validation samples of a class and domain that a client holds, as many are scored as are reported:
-    the same ones in every round, drawn from ``seed``, and none of too few. So the reported counts are true ones.
+    the same ones in every round, drawn from ``seed``, and none of too few.
     Those that the server holds are not anybody's.
     """
 
     privacy: Privacy
     seed: int
+    by_name: bool = False
     _reported: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -57,13 +63,13 @@ class PolicyView(DatasetWrapper):
 
     def _scored(self, found: Samples, classes: np.ndarray) -> np.ndarray:
         """bool (n,): the samples that are scored."""
-        chosen = np.zeros(len(found), dtype=bool)
+        chosen, step = np.zeros(len(found), dtype=bool), scoring_step(self.privacy)
         for domain in np.unique(found.domain):
             for label in np.flatnonzero(classes):
                 rows = np.flatnonzero((found.domain == domain) & (found.y == label))
-                if len(rows) >= smallest_reported(self.privacy):
-                    rng = np.random.default_rng([self.seed, int(domain), int(label)])
-                    chosen[rng.permutation(rows)[: rounded(len(rows), self.privacy)]] = True
+                number = zlib.crc32(self.classes[label].encode()) if self.by_name else int(label)
+                rng = np.random.default_rng([self.seed, int(domain), number])
+                chosen[rng.permutation(rows)[: len(rows) // step * step]] = True
         return chosen
 
 

@@ -12,6 +12,7 @@ from ..config.node_config import Refusal, Site
 from ..config.privacy import shared_classes, smallest_reported
 from ..config.schema import Config, EegData, ImageData, Privacy
 from .federated_dataset import FederatedDataset, Samples
+from .site_split import site_split
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
 
@@ -120,13 +121,15 @@ def _inner(config: Config) -> FederatedDataset:
 
 
 def local_config(config: Config, site: Site) -> Config:
-    """The run's configuration with the site's own paths in the place of all that the run names.
+    """The run's configuration with the site's own paths and split in the place of all that the run names.
 
-    The run decides how data are processed and split, the site which data: a folder with one folder of images a class,
-    an npz file of embeddings, or a folder of recordings.
+    The run decides how data are processed, the site which data and how they are split: a folder with one folder of
+    images a class, an npz file of embeddings, or a folder of recordings. Its ``seed`` is the split's.
     """
     if not site.data.exists():
         raise FedgeoError(f"data-path={site.data}: no such file or folder")
+    split = site_split(config, site)
+    shares = {"test_fraction": split.test_fraction, "val_fraction": split.val_fraction}
     data: EegData | ImageData
     if isinstance(config.data, EegData):
         data = config.data.model_copy(
@@ -136,11 +139,11 @@ def local_config(config: Config, site: Site) -> Config:
                 "subjects": None,
                 "exclude": None,
                 "labels_csv": str(site.data / LABELS) if config.data.labels_csv else None,
+                **shares,
             }
         )
     else:
         name = "image_folder" if site.data.is_dir() else "features"
-        shares = {"test_fraction": config.data.test_fraction, "val_fraction": config.data.val_fraction}
         data = ImageData(family="images", name=name, path=str(site.data), download=False, **shares)
     encoded = config.encoder
     if site.encoder_checkpoint is not None:
@@ -148,6 +151,7 @@ def local_config(config: Config, site: Site) -> Config:
     whole = {"clients": 1, "partition": "iid", "partition_file": None, "min_per_client": 1, "min_per_class": 0}
     return config.model_copy(
         update={
+            "seed": split.seed,
             "data": data,
             "encoder": encoded,
             "federation": config.federation.model_copy(update=whole),

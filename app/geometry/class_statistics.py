@@ -171,6 +171,32 @@ def gather(x: np.ndarray, y: np.ndarray, covariances: bool = True) -> ClassStati
     return ClassStatistics(classes, counts, means, *packer.packed())
 
 
+def cut(found: ClassStatistics, counts: np.ndarray) -> ClassStatistics:
+    """``found`` as if of ``counts`` samples, int64 (m,), at most as many as they are of: ranks tell no more than that.
+
+    Of each covariance the largest count - 1 eigenvalues are kept, by rows of zeros where it has fewer, and whether it
+    goes as a factor or a triangle follows from the count. A covariance that no sample count bounds stays as it is.
+    """
+    p = found.dimension
+    packer = _Packer(p, small=2 * counts < p)
+    for row, count in enumerate(counts):
+        rank = max(int(count) - 1, 0)
+        factor = found.factor(row)
+        if rank >= p and factor is None:
+            packer.next_triangle()[:] = found.triangle(row)
+            continue
+        if factor is None:
+            values, vectors = np.linalg.eigh(found.covariance(row))
+            factor = np.sqrt(values[::-1].clip(min=0))[:, None] * vectors.T[::-1]
+        rows = np.zeros((rank, p))
+        rows[: len(factor[:rank])] = factor[:rank]
+        if packer.small[row]:
+            packer.keep_factor(rows)
+        else:
+            packer.next_triangle()[:] = _pack(rows.T @ rows)
+    return ClassStatistics(found.classes, counts, found.means, *packer.packed())
+
+
 def merge(parts: Iterable[ClassStatistics], between: bool = True) -> ClassStatistics:
     """The statistics of all parts together (Eq. 4), exact but for float64 rounding, a class at a time.
 
@@ -230,8 +256,12 @@ class _Packer:
         _, singular, directions = np.linalg.svd(rows, full_matrices=False)
         floor = singular.max(initial=0.0) * max(rows.shape) * np.finfo(np.float64).eps
         rank = int(np.count_nonzero(singular > floor))
-        self._ranks.append(rank)
-        self._factors.append(singular[:rank, None] * directions[:rank])
+        self.keep_factor(singular[:rank, None] * directions[:rank])
+
+    def keep_factor(self, rows: np.ndarray) -> None:
+        """The rows of a factor, as they are."""
+        self._ranks.append(len(rows))
+        self._factors.append(rows)
 
     def packed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return np.array(self._ranks, dtype=np.int64), self._triangles, np.concatenate(self._factors)

@@ -9,21 +9,29 @@ import shlex
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..common.code import CONF
 from ..common.errors import FedgeoError
 from .certificates import Certificates, certificates, node_key
 from .superlink import NAME, START_SECONDS, PrivateSuperLink, free_port
 
+POLICY = CONF / "rehearsal_policy.yaml"  # site.yaml's, but that data sets of small images may be tried
+
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site of a rehearsal: its name, its data, and the folder for its state, output and log."""
+    """A site of a rehearsal: its name, its data, and the folder for its state, output and log.
+
+    policy: its policy file. split_seed: of its own split; that of the run which is rehearsed.
+    """
 
     name: str
     data: Path
     folder: Path
+    policy: Path = field(default=POLICY, kw_only=True)
+    split_seed: int = field(default=1, kw_only=True)
 
     @property
     def output(self) -> Path:
@@ -38,6 +46,8 @@ class LocalSite:
             "data-path": str(self.data),
             "state-path": str(self.folder / "state"),
             "output-path": str(self.output),
+            "policy": str(self.policy),
+            "split-seed": str(self.split_seed),
         }
 
 
@@ -138,7 +148,8 @@ Each site, once: check the data, make a key, and send the server's administrator
   ssh-keygen -t ecdsa -b 384 -N '' -f site.key
 The server's administrator admits the key; [superlink.lab] in ~/.flwr/config.toml has the address and root-certificates:
   flwr supernode register site.key.pub lab
-Each site joins, with site.toml holding name, data-path, state-path and output-path (absolute paths):
+Each site joins, with site.toml holding name, data-path, state-path and output-path (absolute paths), and policy where
+conf/privacy/site.yaml does not allow the run (this rehearsal's sites had conf/rehearsal_policy.yaml):
   flower-supernode --root-certificates ca.crt --superlink SERVER:8000 \\
       --auth-supernode-private-key site.key --node-config site.toml
 The run, once `flwr supernode list lab` shows all sites online; run.toml holds

@@ -108,6 +108,10 @@ class Architecture:
         """
         raise NotImplementedError
 
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        """The widest layer before the last one, which acts on each sample by itself; ``inputs`` as for ``build``."""
+        return 0
+
     def warning(self, row: Mapping[str, Any]) -> str | None:
         """What a person should look at before believing a round; row: its line of rounds.jsonl."""
         return None

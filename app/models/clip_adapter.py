@@ -65,5 +65,8 @@ class AdapterArchitecture(Architecture):
     model: ClassVar[type[Model]] = Adapter
     only_method: ClassVar[str | None] = "fedclip"
 
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        return int(inputs["dimension"])
+
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
         return Adapter(inputs["dimension"], classes)

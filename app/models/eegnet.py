@@ -21,6 +21,7 @@ from ..common.errors import FedgeoError
 from .base import Architecture, Model, Output, Weights
 from .dropout import drop
 
+FILTERS = 16  # the paper's F2
 BATCH_NORM = (
     "the running statistics stayed with the clients and are not in this file: before predicting, call calibrate() on "
     "unlabelled z-scored trials of the new recordings, which takes their own statistics"
@@ -48,7 +49,7 @@ class EEGNet(Model):
         rate: float,
         F1: int = 8,
         D: int = 2,
-        F2: int = 16,
+        F2: int = FILTERS,
         pools: tuple[int, int] = (4, 8),
         dropout: float = 0.25,
     ) -> None:
@@ -183,6 +184,9 @@ class EEGNetArchitecture(Architecture):
     notes: ClassVar[Mapping[str, str]] = {"batch_norm": BATCH_NORM}
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.25
+
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        return FILTERS
 
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
         return EEGNet(inputs["channels"], inputs["samples"], classes, inputs["rate"], dropout=self.dropout)

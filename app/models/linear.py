@@ -58,6 +58,9 @@ class LinearArchitecture(Architecture):
     def first_head(self) -> str:
         return self.init
 
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        return self.hidden
+
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
         dimension = inputs["dimension"]
         return MLP(dimension, classes, self.hidden) if self.hidden else Head(dimension, classes)

@@ -54,5 +54,8 @@ class MLPArchitecture(Architecture):
     hidden: Positive = 256
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        return self.hidden
+
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> Model:
         return MLP(inputs["dimension"], classes, self.hidden, self.dropout)

@@ -314,6 +314,9 @@ class SPDNetArchitecture(Architecture):
     epsilon: Rate = 1e-2
     vectorise: Literal["vec", "vech"] = "vec"
 
+    def hidden_units(self, inputs: Mapping[str, Any]) -> int:
+        return max(self.hidden)
+
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> SPDNet:
         return SPDNet(inputs["channels"], self.hidden, classes, self.epsilon, self.vectorise, stiefel=stiefel)
 

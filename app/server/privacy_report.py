@@ -3,13 +3,14 @@
 from itertools import compress
 from typing import Any
 
-from ..config.privacy import smallest_reported
+from ..config.privacy import scoring_step, smallest_reported
 from ..strategies.base import FedgeoStrategy
 
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
 SCORED_SAMPLES = (
     "Scores are over the test samples that may be reported: of each class at each client the multiple of {step} below "
-    "what it holds, none of fewer than {bound}, the same ones in every round."
+    "what it holds, the same ones in every round. Right and wrong ones are told in multiples of {step} too, so that a "
+    "client's accuracy is off by up to {half} samples."
 )
 
 
@@ -28,7 +29,7 @@ def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
     if bound > 1:
         meaning.append(f"A class with fewer than {bound} training samples at a client is left out, of training too.")
         if not strategy.central:
-            meaning.append(SCORED_SAMPLES.format(step=privacy.round_counts, bound=bound))
+            meaning.append(SCORED_SAMPLES.format(step=scoring_step(privacy), half=scoring_step(privacy) // 2))
     left_out = [f"client {k}: fewer than {bound} samples of every class: it takes no part" for k in handshake.silent]
     for client, counts, own in zip(handshake.clients, handshake.counts, handshake.bounds, strict=True):
         if own > 1 and (missing := ", ".join(compress(handshake.classes, counts == 0))):

@@ -81,6 +81,8 @@ class AugmentedStrategy(FedgeoStrategy):
             return
         self.augmentation.check(self.hello.privacy)
         self.augmentation.check_domains(self.hello.domains)
+        if self.augmentation.by_class:
+            self.check_enough(self.hello.clients)  # else what is asked for could not be used
         replies = self.ask(grid, messages.STATISTICS, messages.statistics_content("augmentation"))
         arrays = self.combine(
             {

@@ -205,6 +205,8 @@ class FedgeoStrategy(Strategy):
 
     def class_statistics(self, grid: CohortGrid, covariances: bool) -> list[ClassStatistics]:
         """query.stats: every client's class statistics, in client order."""
+        assert self.hello is not None
+        self.check_enough(self.hello.clients)  # else what is asked for could not be used
         content = messages.statistics_content("covariances" if covariances else "means")
         parts = {
             reply.metadata.src_node_id: ClassStatistics.from_arrays(
@@ -229,12 +231,18 @@ class FedgeoStrategy(Strategy):
         if self.left_out:
             names = ", ".join(self.left_out)
             log(INFO, "fewer than privacy.min_total=%d samples in all: %s", privacy.min_total, names)
+        self.check_enough(clients)
+        return found
+
+    def check_enough(self, clients: Iterable[int]) -> None:
+        """FedgeoError where these clients together have too few samples of every class."""
+        assert self.hello is not None
+        privacy = self.hello.privacy
         if not (self.hello.held(clients) >= privacy.min_total).any():
             raise FedgeoError(
                 f"no class has privacy.min_total={privacy.min_total} samples of clients that hold privacy.min_count="
                 f"{privacy.min_count} each: there is nothing to share; choose method=fedavg augmentation=none"
             )
-        return found
 
     def ask(self, grid: CohortGrid, kind: str, content: RecordDict, deadline: float | None = None) -> list[Message]:
         """One phase: ask every client, and return the replies; failures count as in a round."""

@@ -27,6 +27,8 @@ class FittedStrategy(FedgeoStrategy):
         assert isinstance(algorithm, Fitted)
 
         def ask(question: str, asked: Weights) -> list[Weights]:
+            assert self.hello is not None
+            self.check_totals(self.hello.clients)  # else what is asked for could not be used
             replies = self.ask(grid, messages.SUMS, messages.question_content(question, asked))
             self.check_totals(reply.metadata.src_node_id for reply in replies)
             return [messages.read_answer(reply) for reply in replies]

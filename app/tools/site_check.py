@@ -3,21 +3,27 @@
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..augmentation import registry as augmentation
+from ..client.questions import statistics
 from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_run
-from ..config.privacy import effective, shared_classes
+from ..config.privacy import effective, rounded_counts
 from ..config.schema import Config
+from ..config.site_bounds import check_bounds, check_hidden
 from ..data.images.dataset import ImageDataset, encoder, image_dataset
 from ..data.images.folders import SUFFIXES
 from ..data.site_dataset import local_config
+from ..data.site_split import FILE, FOLDER, site_split
+from ..models import registry as models
 from .site_findings import SiteFindings, count
 
 SHOWN = 10  # faults of one kind that are told one by one
@@ -45,7 +51,8 @@ def check_site(path: Path, overrides: Sequence[str] = (), policy: Path | None = 
 def _check(found: SiteFindings, path: Path, overrides: Sequence[str], policy: Path | None, scratch: Path) -> None:
     site = _site(path, policy, scratch, found)
     config = _config(site, overrides, found)
-    found.policy = effective(config.privacy, site.policy).model_dump()
+    found.policy = config.privacy.model_dump()
+    site = _unkept(site, config)
     if found.kind == "eeg":
         from .site_check_eeg import check_recordings
 
@@ -88,8 +95,11 @@ def _config(site: Site, overrides: Sequence[str], found: SiteFindings) -> Config
         words.insert(0, f"experiment={'eeg_folder' if looks == 'eeg' else 'image_folder'}")
         found.details["settings"] = "the defaults: give the run's experiment and settings to see what it would share"
     config = load(("engine=deployment", *words))
+    config = config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
     try:
-        check_run(config)
+        check_run(config, config.privacy.targets)
+        chosen = "settings" not in found.details  # else the encoder is the default's, and no run's
+        check_bounds(config, encodes=chosen and looks == "images" and site.data.is_dir())
     except Refusal as error:
         found.faults.append(str(error))
     found.kind = "eeg" if config.data.family == "eeg" else "images"
@@ -97,6 +107,14 @@ def _config(site: Site, overrides: Sequence[str], found: SiteFindings) -> Config
         held, wanted = ("images", "recordings") if found.kind == "eeg" else ("recordings", "images")
         raise FedgeoError(f"{site.data}: holds {held}, experiment={config.experiment} is for {wanted}")
     return config
+
+
+def _unkept(site: Site, config: Config) -> Site:
+    """The site with the split that a run would find; one that is not there yet is not made by looking."""
+    if not (site.state / FOLDER / FILE).exists():
+        config = config.model_copy(update={"privacy": config.privacy.model_copy(update={"releases": None})})
+    split = site_split(config, site)
+    return replace(site, split_seed=split.seed, test_fraction=split.test_fraction, val_fraction=split.val_fraction)
 
 
 def _looks_like(data: Path) -> str:
@@ -123,7 +141,8 @@ def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
         return
     _open_all(found, held)
     labels, rows = held.source.labels, held.partition.clients[0]
-    count(found, held.classes, labels, labels[rows])
+    asked = bool(statistics(config))
+    count(found, held.classes, labels, labels[rows], labels[held.split.test], asked)
     if held.source.features is not None:
         dimension = held.dimension
     elif "settings" in found.details:
@@ -135,10 +154,18 @@ def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
             found.faults.append(str(error))
             return
     found.details["dimension"] = dimension
+    check_model(found, config, {"dimension": dimension})
     if augmentation.load(config.augmentation).shares_covariances:
-        counts = np.bincount(labels[rows], minlength=len(held.classes))
-        kept = counts[shared_classes(counts, effective(config.privacy, site.policy))]
-        found.bytes_statistics = statistics_bytes(kept.tolist(), dimension, config.augmentation.precision)
+        told = rounded_counts(np.bincount(labels[rows], minlength=len(held.classes)), config.privacy)
+        found.bytes_statistics = statistics_bytes(told[told > 0].tolist(), dimension, config.augmentation.precision)
+
+
+def check_model(found: SiteFindings, config: Config, inputs: Mapping[str, Any]) -> None:
+    """Whether the run's model is one that the policy allows. inputs: as for ``Architecture.build``."""
+    try:
+        check_hidden(models.load(config.model).hidden_units(inputs), config.privacy)
+    except Refusal as error:
+        found.faults.append(str(error))
 
 
 def _open_all(found: SiteFindings, held: ImageDataset) -> None:

@@ -50,7 +50,8 @@ def check_recordings(found: SiteFindings, config: Config, site: Site) -> None:
         found.faults.append(str(error))
         return
     found.warnings += getattr(dataset.inner, "notes", ())
-    count(found, dataset.classes, np.concatenate([part.y for part in parts]), parts[0].y)
+    held = np.concatenate([part.y for part in parts])
+    count(found, dataset.classes, held, parts[0].y, parts[2].y, statistics=False)
     if isinstance(architecture := models.load(config.model), SPDNetArchitecture):
         _check_epsilon(found, architecture, torch.from_numpy(parts[0].x))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.privacy import rounded_counts, smallest_reported
+from ..config.privacy import rounded_counts, scoring_step, smallest_reported
 from ..config.schema import Privacy
 
 
@@ -39,8 +39,19 @@ class SiteFindings:
         return {**asdict(self), "ok": self.ok}
 
 
-def count(found: SiteFindings, classes: Sequence[str], labels: np.ndarray, training: np.ndarray) -> None:
-    """Samples by class, and what the policy lets be told of them."""
+def count(
+    found: SiteFindings,
+    classes: Sequence[str],
+    labels: np.ndarray,
+    training: np.ndarray,
+    test: np.ndarray,
+    statistics: bool,
+) -> None:
+    """Samples by class, and what the policy lets be told of them.
+
+    labels, training, test: of all samples, of those that are trained on and of those that are scored, int (n,).
+    statistics: whether the run asks for statistics of classes.
+    """
     bound = Privacy(**found.policy)
     every = np.bincount(labels, minlength=len(classes))
     own = np.bincount(training, minlength=len(classes))
@@ -51,6 +62,16 @@ def count(found: SiteFindings, classes: Sequence[str], labels: np.ndarray, train
     if left := [name for name, n in found.training.items() if n > 0 and name not in found.shared]:
         found.warnings.append(
             f"fewer than {smallest_reported(bound)} training samples, so the class is left out: {', '.join(left)}"
+        )
+    scored = np.bincount(test, minlength=len(classes)) // scoring_step(bound)
+    if bare := [name for name, n in zip(classes, scored, strict=True) if name in found.shared and not n]:
+        found.warnings.append(
+            f"fewer than {scoring_step(bound)} test samples, so the class is not scored here: {', '.join(bare)}"
+        )
+    if statistics and found.shared and max(found.shared.values()) < bound.min_total:
+        found.warnings.append(
+            f"no class has privacy.min_total={bound.min_total} samples here: unless other sites hold the rest of one, "
+            "the run ends before anything is shared"
         )
     if not found.shared:
         found.faults.append(
@@ -68,7 +89,7 @@ def words(found: SiteFindings) -> list[str]:
             told = found.shared.get(name)
             lines.append(f"    {name}: {samples}, {found.training[name]}, {'left out' if told is None else told}")
     if found.policy:
-        bounds = ", ".join(f"{key}={value}" for key, value in found.policy.items() if key != "policy")
+        bounds = ", ".join(f"{key}={_shown(value)}" for key, value in found.policy.items() if key != "policy")
         lines.append(f"  policy: {found.policy['policy']} ({bounds})")
     if found.bytes_statistics is not None:
         lines.append(f"  class statistics: {found.bytes_statistics:,} bytes, once; then the model's weights each round")
@@ -79,3 +100,8 @@ def words(found: SiteFindings) -> list[str]:
     lines += [f"  FAULT: {text}" for text in found.faults]
     lines.append("the site can join" if found.ok else "the site cannot join yet")
     return lines
+
+
+def _shown(value: Any) -> str:
+    """A bound as a policy file has it."""
+    return "null" if value is None else f"[{', '.join(value)}]" if isinstance(value, list) else str(value)

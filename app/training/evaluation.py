@@ -71,15 +71,21 @@ def evaluate(
             "training.lr"
         )
     outputs = outputs.astype(np.float64)
-    true = outputs[np.arange(n), labels]
     if probabilities:
+        true = outputs[np.arange(n), labels]
         losses = -np.log(np.maximum(true, np.finfo(np.float64).tiny))  # a loss that JSON can hold
     else:
-        losses = logsumexp(outputs, axis=1) - true
+        losses = sample_losses(outputs, labels)
     cells = (domain * n_classes + labels) * n_classes + outputs.argmax(axis=1)
     shape = (len(domains), n_classes, n_classes)
     confusions = np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
     return _scores(dict(zip(domains, confusions, strict=True)), confusions.sum(0), float(losses.mean()), None)
+
+
+def sample_losses(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """float64 (n,): the cross-entropy of each sample, in nats, from logits (n, C) and labels int (n,)."""
+    outputs = outputs.astype(np.float64)
+    return np.asarray(logsumexp(outputs, axis=1) - outputs[np.arange(len(labels)), labels])
 
 
 def scores_from_confusions(

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from app.geometry.class_statistics import gather
+from app.launch.deployment import POLICY
 from app.tools.site_check import check_site, statistics_bytes
 from app.tools.site_findings import SiteFindings, words
 from scripts import check_site as script
@@ -40,11 +41,16 @@ def recordings(folder: Path, scale: float = 1.0, **settings: Any) -> Path:
 
 
 def test_readable_images_can_join(tmp_path: Path) -> None:
-    found = check_site(images(tmp_path / "data", {"cat": 40, "dog": 20, "cow": 4}), QUICK)
+    found = check_site(images(tmp_path / "data", {"cat": 40, "dog": 20, "cow": 4}), QUICK, POLICY)
     assert (found.ok, found.kind) == (True, "images")
     assert found.classes == {"cat": 40, "cow": 4, "dog": 20}
     assert found.training["cat"] == 28 and found.shared == {"cat": 20, "dog": 10}
-    assert found.warnings == ["fewer than 10 training samples, so the class is left out: cow"]
+    assert found.warnings == [
+        "fewer than 10 training samples, so the class is left out: cow",
+        "fewer than 10 test samples, so the class is not scored here: cat, dog",
+        "no class has privacy.min_total=50 samples here: unless other sites hold the rest of one, the run ends before "
+        "anything is shared",
+    ]
     assert found.details["dimension"] == 64
 
 
@@ -61,7 +67,7 @@ def test_every_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = images(tmp_path / "data", {"cat": 20, "dog": 20})
     for name in ("cat/3.png", "dog/7.png"):
         (folder / name).write_bytes(b"no image")
-    found = check_site(folder, QUICK)
+    found = check_site(folder, QUICK, POLICY)
     assert not found.ok
     assert all(any(name in fault for fault in found.faults) for name in ("cat/3.png", "dog/7.png"))
 
@@ -69,7 +75,7 @@ def test_every_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_images_that_are_there_twice_are_told(tmp_path: Path) -> None:
     folder = images(tmp_path / "data", {"cat": 20, "dog": 20})
     (folder / "dog" / "copy.png").write_bytes((folder / "cat" / "0.png").read_bytes())
-    assert check_site(folder, QUICK).warnings == ["1 images are there twice, 1 of them in two classes"]
+    assert check_site(folder, QUICK, POLICY).warnings[0] == "1 images are there twice, 1 of them in two classes"
 
 
 def test_good_recordings_can_join(tmp_path: Path) -> None:
@@ -118,7 +124,11 @@ def test_a_recording_that_breaks_off_is_named(tmp_path: Path) -> None:
 
 
 def node_config(tmp_path: Path, **more: str) -> Path:
-    told = {"name": "berlin", **{f"{part}-path": tmp_path / part for part in ("data", "state", "output")}}
+    told = {
+        "name": "berlin",
+        "policy": POLICY,
+        **{f"{part}-path": tmp_path / part for part in ("data", "state", "output")},
+    }
     path = tmp_path / "site.toml"
     path.write_text("".join(f'{key} = "{value}"\n' for key, value in (told | more).items()))
     return path
@@ -138,7 +148,7 @@ def test_a_node_config_is_checked_with_its_folders(tmp_path: Path) -> None:
 def test_the_sites_policy_decides_what_is_told(tmp_path: Path) -> None:
     folder = images(tmp_path / "data", {"cat": 40, "dog": 20})
     policy = tmp_path / "policy.yaml"
-    policy.write_text("min_count: 20\n")
+    policy.write_text(f"min_count: 20\n{POLICY.read_text()}")
     assert check_site(folder, QUICK, policy).shared == {"cat": 20}
 
 
@@ -150,7 +160,7 @@ def test_what_cannot_join_exits_with_1_and_says_so(tmp_path: Path, what: str, ca
         (folder / "notes.txt").write_text("x")
     if what == "few":
         images(folder, {"cat": 4, "dog": 4})
-    assert script.main([str(folder), *QUICK]) == 1
+    assert script.main([str(folder), *QUICK, "--policy", str(POLICY)]) == 1
     said = capsys.readouterr().out
     assert "FAULT: " in said and said.strip().endswith("the site cannot join yet")
 
@@ -158,7 +168,7 @@ def test_what_cannot_join_exits_with_1_and_says_so(tmp_path: Path, what: str, ca
 @pytest.mark.parametrize("kind", ["images", "eeg"])
 def test_the_script_prints_json_and_nothing_else(tmp_path: Path, kind: str, capsys: Any) -> None:
     made = images(tmp_path / "data", {"a": 20, "b": 20}) if kind == "images" else recordings(tmp_path / "data")
-    assert script.main([str(made), "--json", *(QUICK if kind == "images" else RUN)]) == 0
+    assert script.main([str(made), "--json", "--policy", str(POLICY), *(QUICK if kind == "images" else RUN)]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] and list(said["classes"].values()) == [20, 20]
 

@@ -24,6 +24,8 @@ P = 16
 HELD = {"berlin": {"cat": (60, 25), "dog": (60, 25), "yeti": (4, 1)}, "paris": {"cat": (60, 4), "dog": (60, 25)}}
 RUN = ("experiment=quickstart", "augmentation=ggeur", "federation.rounds=1", "training.epochs=1")
 OPEN = "policy: research\nmin_count: 1\nmin_total: 1\nrank_share: 1.0\nprototypes: true\nround_counts: 1\nstock: true\n"
+LISTS = ("releases", "encoders", "targets", "max_hidden", "max_epochs", "max_rounds", "max_size")
+OPEN += "".join(f"{key}: null\n" for key in LISTS) + "min_batch: 1\n"
 
 
 def sites(folder: Path, policy: str | None = None, held: Any = HELD) -> list[LocalSite]:
@@ -81,13 +83,14 @@ def test_the_confusion_of_one_sample_is_its_prediction(tmp_path: Path) -> None:
     assert berlin == [20, 20] and paris == [0, 20]  # of 25, 25 and 1; of 4 and 25
 
 
-def test_scores_are_true_counts_of_the_samples_that_are_told_of(tmp_path: Path) -> None:
-    """Nothing is rounded after counting: the accuracy is that of real samples, and the site keeps that of all."""
+def test_scores_are_of_the_samples_that_are_told_of(tmp_path: Path) -> None:
+    """In tens at each site; the site itself keeps the score of all its samples."""
     given = sites(tmp_path)
     said = heard(tmp_path, given)
     told_of = sum(line.said["test.confusion"].sum(axis=0) for line in said.of(messages.EVALUATE))
     (row,) = (json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines())
     assert row["accuracy"] == pytest.approx(np.trace(told_of) / told_of.sum())
+    assert not any((line.said["test.confusion"] % 10).any() for line in said.of(messages.EVALUATE))
     own = json.loads((own_output(given[1]) / "scores.jsonl").read_text().splitlines()[-1])["test"]
     assert own["samples"] == 29 and np.sum(own["told"]) == 20
 
@@ -98,6 +101,15 @@ def test_a_site_with_no_class_of_enough_samples_takes_no_part(tmp_path: Path) ->
     said = heard(tmp_path, given, "federation.max_failures=0.4")
     assert said.summary["status"] == "completed" and {line.client for line in said} == {0, 1}
     assert "has no class with privacy.min_count=10 training samples" in audit(given[2])[-1]["error"]
+
+
+@pytest.mark.parametrize("words", [(), ("augmentation=none", "method=lda"), ("augmentation=none", "model.init=ridge")])
+def test_nothing_is_asked_that_could_not_be_used(words: tuple[str, ...], tmp_path: Path) -> None:
+    """What sites said of their counts tells that no class reaches min_total: no statistic leaves them."""
+    given = sites(tmp_path, held={name: {"cat": (20, 20), "dog": (24, 20)} for name in HELD})
+    with pytest.raises(FedgeoError, match=r"no class has privacy\.min_total=50 samples"):
+        heard(tmp_path, given, *words)
+    assert all([line["message"] for line in audit(site)] == ["query.place", "query.hello"] for site in given)
 
 
 def test_nothing_to_score_is_told_with_its_cause(tmp_path: Path) -> None:
@@ -116,6 +128,14 @@ KEYS = {  # key: (loose, strict)
     "prototypes": (True, False),
     "round_counts": (2, 20),
     "stock": (True, False),
+    "releases": (9, 2),
+    "encoders": (["pixels", "timm"], ["timm"]),
+    "targets": (["flwr.serverapp.strategy", "a:b"], ["a:b"]),
+    "max_hidden": (100, 0),
+    "max_epochs": (30, 3),
+    "max_rounds": (300, 3),
+    "max_size": (64, 8),
+    "min_batch": (2, 32),
 }
 
 
@@ -227,3 +247,14 @@ def test_the_same_test_samples_are_told_of_in_every_round_and_drawn_at_random() 
     assert len(first) == 50 and set(first.y) == {0}
     assert np.array_equal(first.x, again.x) and not np.array_equal(first.x, other.x)
     assert policy_view(inner, RESEARCH, 1) is inner
+
+
+def test_a_site_is_scored_on_the_same_samples_whatever_the_order_of_the_classes() -> None:
+    """Else a run's federation.classes would draw other samples."""
+    policy, found = read_policy(None), []
+    for order in (1, -1):
+        labels = [0] * 58 + [1] * 37 if order == 1 else [1] * 58 + [0] * 37
+        inner: Any = Labels([0] * 30 + [1] * 30, labels)
+        inner.classes = ("a", "b")[::order]
+        found.append(policy_view(inner, policy, 1, by_name=True).held_out("test", 0).x)
+    assert len(found[0]) == 80 and np.array_equal(*found)
