@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
@@ -217,7 +217,7 @@ class CohortGrid(GridWrapper):
                 reason = errors.get(client, "no answer")
                 if not reason.startswith(MISSING):  # it is asked again
                     self._traffic.failures[client] = reason
-                    log.warning("client %s, %s: %s", client, request.metadata.message_type, reason)
+                    log.warning("%s, %s: %s", named(client, self.names), request.metadata.message_type, reason)
                 replies.append(records.error_reply(request, reason))
         return replies
 
@@ -271,6 +271,11 @@ class CohortGrid(GridWrapper):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         raise NotImplementedError("logical clients are asked with send_and_receive, which keeps their order")
+
+
+def named(client: int, sites: Mapping[int, str]) -> str:
+    """What to call a client. sites: the names of a deployment's sites, {} in simulation."""
+    return f"client {client} ({sites[client]})" if client in sites else f"client {client}"
 
 
 def _answers(nodes: list[int], replies: list[Message]) -> list[Message]:

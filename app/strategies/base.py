@@ -21,7 +21,7 @@ from ..common.errors import FedgeoError
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.gaussians import Gaussians
 from ..geometry.similarity import DomainSimilarity
-from ..grids.cohort import CohortGrid
+from ..grids.cohort import CohortGrid, named
 from ..grids.limits import Limits
 from ..messages.flower_private import log
 from ..models.base import Weights
@@ -209,7 +209,7 @@ class FedgeoStrategy(Strategy):
         parts = {
             reply.metadata.src_node_id: ClassStatistics.from_arrays(
                 messages.from_record(reply.content.array_records[messages.ARRAYS]),
-                origin=f"client {reply.metadata.src_node_id}",
+                origin=named(reply.metadata.src_node_id, grid.names),
             )
             for reply in self.ask(grid, messages.STATISTICS, content)
         }

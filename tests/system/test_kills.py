@@ -4,8 +4,12 @@ A site that is killed in mid-round is in test_deployment.py.
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,7 @@ from app.launch.superlink import PrivateSuperLink
 from app.launch.sweep import run_here
 from app.runs import reader
 from scripts import run
-from tests.processes import Command, Killer, kill, marked, wait_for
+from tests.processes import Command, Killer, kill, listening, marked, wait_for
 from tests.running import rounds
 from tests.sites import digit_sites, run_over_sites
 
@@ -33,10 +37,48 @@ COMMANDS = {
 }
 
 
-def run_killed(job: Job, link: PrivateSuperLink, command: str, number: int) -> str:
+TASK = """
+import sys, ray
+try:
+    ray.init(sys.argv[1], logging_level="CRITICAL", log_to_driver=False)
+    print("let in:", ray.get(ray.remote(lambda: "a task was run").remote()))
+except Exception as error:
+    print("refused:", type(error).__name__)
+"""
+
+
+class Visitor(Killer):
+    """Sees on which addresses a simulation listens, and tries its Ray without the token; then kills a worker."""
+
+    def __init__(self, link: PrivateSuperLink, folder: Path) -> None:
+        super().__init__(link, "ray::ClientAppActor")
+        self.folder = folder
+        self.listening: dict[str, set[str]] = {}
+        self.stranger: subprocess.Popen[str] | None = None
+        self.said = ""
+
+    def round(self, job: Job, row: dict[str, Any]) -> None:
+        if self.stranger is None:
+            self.listening = listening(self.link.mark)
+            words = [word for process, _ in marked(self.link.mark) for word in process.cmdline()]
+            (address,) = {word.partition("=")[2] for word in words if word.startswith("--gcs-address=")}
+            own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+            self.stranger = subprocess.Popen(
+                [sys.executable, "-c", TASK, address],
+                env={**own, "HOME": str(self.folder)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        elif self.stranger.poll() is not None and not self.killed:
+            self.said = self.stranger.communicate()[0]
+            self.number = row["round"]
+            super().round(job, row)
+
+
+def run_killed(job: Job, killer: Killer, number: int) -> str:
     """The error of a run, one of whose processes is killed after round ``number``. It keeps its rounds and says so."""
-    killer = Killer(link, command, number)
-    error = run_here(job, link, killer).error
+    error = run_here(job, killer.link, killer).error
     assert killer.killed and error
     summary = json.loads((job.run_dir / "summary.json").read_text())
     assert (summary["status"], summary["error"]) == ("failed", error)
@@ -81,7 +123,7 @@ def test_a_simulation_whose_server_is_killed_goes_on(simulation: SimulationSuper
     """The process of the server dies: the run fails and keeps its rounds. Resumed in simulation it equals the
     uninterrupted run bit for bit, with what clients kept (SCAFFOLD's controls)."""
     folder = tmp_path / "run"
-    error = run_killed(plan(SCAFFOLD, run_dir=folder), simulation, "flwr-simulation", 2)
+    error = run_killed(plan(SCAFFOLD, run_dir=folder), Killer(simulation, "flwr-simulation", 2), 2)
     assert "the run ended as finished:failed" in error
     resume(folder, simulation)
     equal(folder, uninterrupted(SCAFFOLD, tmp_path / "whole"))
@@ -90,10 +132,14 @@ def test_a_simulation_whose_server_is_killed_goes_on(simulation: SimulationSuper
 def test_a_worker_of_the_simulation_that_is_killed_ends_the_run(
     simulation: SimulationSuperLink, tmp_path: Path
 ) -> None:
-    """The run fails for its clients' errors, which say so, and does not hang."""
-    words = ("method=scaffold", "federation.rounds=100", "training.epochs=1")
-    error = run_killed(plan(words, run_dir=tmp_path / "run"), simulation, "ray::ClientAppActor", 2)
+    """The run fails for its clients' errors, which say so, and does not hang. Until then its doors are tried."""
+    words = ("method=scaffold", "federation.rounds=2000", "training.epochs=1")
+    visitor = Visitor(simulation, tmp_path)
+    error = run_killed(plan(words, run_dir=tmp_path / "run"), visitor, 2)
     assert "clients failed" in error
+    assert any("ray" in program for programs in visitor.listening.values() for program in programs)
+    assert visitor.listening.keys() == {"127.0.0.1"}, visitor.listening
+    assert visitor.said == "refused: AuthenticationError\n"
 
 
 def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_path: Path) -> None:
@@ -103,7 +149,7 @@ def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_pat
     words += ("federation.rounds=2", "engine=deployment")
     folder, sites = tmp_path / "run", digit_sites(tmp_path, 2)
     with Deployment(sites) as deployment:
-        error = run_killed(plan(words, run_dir=folder), deployment, "flwr-serverapp", 1)
+        error = run_killed(plan(words, run_dir=folder), Killer(deployment, "flwr-serverapp", 1), 1)
         assert "the run ended as finished:failed" in error
         assert deployment.connected() == 2
         resume(folder, deployment)
