@@ -12,6 +12,7 @@ from ..config.node_config import Refusal, Site
 from ..config.privacy import shared_classes, smallest_reported
 from ..config.schema import Config, EegData, ImageData, Privacy
 from .federated_dataset import FederatedDataset, Samples
+from .links import refuse_links_out
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
 
@@ -127,6 +128,7 @@ def local_config(config: Config, site: Site) -> Config:
     """
     if not site.data.exists():
         raise FedgeoError(f"data-path={site.data}: no such file or folder")
+    refuse_links_out(site.data)
     data: EegData | ImageData
     if isinstance(config.data, EegData):
         data = config.data.model_copy(

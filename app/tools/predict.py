@@ -141,7 +141,8 @@ def predict_images(
             f"encoder {encoder.name}: its fingerprint is {encoder.fingerprint[:12]}, {trained.path.name} was trained "
             f"with {str(expected)[:12]}: use the same weights and preprocessing (--checkpoint FILE)"
         )
-    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=settings["batch_size"])
+    size = settings.get("batch_size", 64)
+    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=size)
     x = embedding_cache.normalise(raw, settings["normalise"])
     return Predictions(tuple(_names(files, source)), classify(trained, x), trained.classes)
 
