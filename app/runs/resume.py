@@ -81,7 +81,10 @@ def check_resume(run_dir: Path, config: Config) -> Checkpoint | None:
 
 def changed(before: str, now: str) -> str:
     """What differs between two texts of partition.json: of a deployment which site, and what to do."""
-    was, found = ({site.pop("site"): site for site in json.loads(text).get("sites", ())} for text in (before, now))
+    was, found = (
+        {site["site"]: (site["domain"], site["counts"]) for site in json.loads(text).get("sites", ())}
+        for text in (before, now)
+    )
     if away := ", ".join(sorted(was.keys() - found.keys())):
         return (
             f"{away} took part and is away: start its SuperNode, wait until `flwr supernode list` shows it online, and "

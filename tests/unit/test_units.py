@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 from flwr.superlink.cli.flower_superlink import _parse_args_run_superlink
+from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
 
 from tests.conftest import ROOT
 
