@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 
 from .. import messages
 from ..common.code import code_hash
-from ..common.errors import FedgeoError, cause, describe
+from ..common.errors import FedgeoError, describe
 from ..common.files import private_files, private_folder
 from ..common.logs import log_error, log_to
 from ..common.memory import keep_freed_blocks, spare_imports
@@ -110,7 +110,7 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
     with private_files():
         try:
             return _guarded(site, message, context, call_next)
-        except OSError as error:
+        except Exception as error:
             log.exception("%s", message.metadata.message_type)
             return messages.error_reply(message, unrecorded(site, error))
 
@@ -118,7 +118,7 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
 def _guarded(
     site: Site, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
-    """As ``guard`` at ``site``. Raises OSError where the site's own log or audit log cannot be written."""
+    """As ``guard`` at ``site``. Raises what the site's own log or audit log raises where it cannot be written."""
     private_folder(site.state)
     private_folder(site.output)
     log_to(site.output)
@@ -138,9 +138,10 @@ def _guarded(
     return reply
 
 
-def unrecorded(site: Site, error: OSError) -> str:
+def unrecorded(site: Site, error: Exception) -> str:
     """What a server is told where a site cannot keep its records: the system's words, which name no path."""
+    reason = getattr(error, "strerror", None) or type(error).__name__
     return (
-        f"site {site.name} answers nothing, for it cannot write what it must keep ({cause(error)}): make room in its "
+        f"site {site.name} answers nothing, for it cannot write what it must keep ({reason}): make room in its "
         "state-path and output-path, and let its SuperNode's user write there"
     )

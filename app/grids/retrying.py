@@ -65,7 +65,8 @@ class RetryingGrid(GridWrapper):
             answered = sum(one.reply is not None and not one.reply.has_error() for one in asking)
             if not any(one.sent for one in asking):
                 patient = time.monotonic() < began + PING_SECONDS
-                away = [one for one in asking if one.waits and (patient or one.node not in self._silent)]
+                hung = set() if patient else self._silent.keys() & online.keys()
+                away = [one for one in asking if one.waits and one.node not in hung]
                 if not away or answered >= self.enough(len(asking)):
                     break
             if end is not None and time.monotonic() >= end:
