@@ -70,7 +70,7 @@ def test_the_users_own_cache_is_closed_and_a_shared_one_is_left_as_it_is(
     assert mode(cache_dir(load(()))) == mode(tmp_path / ".cache" / "fedgeo") == "0o700"
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(FedgeoError, match=r"the cache cannot be written \(Not a directory\)"):
+    with pytest.raises(FedgeoError, match=r"the cache cannot be written \(File exists\)"):
         cache_dir(load(()))
 
 
