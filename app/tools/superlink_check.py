@@ -75,8 +75,8 @@ def _distrust(error: ssl.SSLCertVerificationError, host: str, port: int, certifi
         )
     if error.verify_code in TOO_EARLY_OR_LATE:
         return f"its certificate is not valid today ({error.verify_message}): renew it, or set this machine's clock"
-    given = f"the one in {certificate}" if certificate else "one that this machine knows: give --root-certificates"
-    return f"its certificate is by another authority than {given} ({error.verify_message}): ask for the server's ca.crt"
+    whose = f"another authority than the one in {certificate}" if certificate else "no authority that is known here"
+    return f"its certificate is by {whose} ({error.verify_message}): give the server's own ca.crt, --root-certificates"
 
 
 def _names(host: str, port: int) -> str:
