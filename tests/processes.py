@@ -54,7 +54,7 @@ def listening(mark: str) -> dict[str, set[str]]:
         with contextlib.suppress(psutil.Error, OSError):
             for one in process.net_connections("inet"):
                 if one.status == psutil.CONN_LISTEN:
-                    found.setdefault(one.laddr.ip, set()).add(program)
+                    found.setdefault(one.laddr.ip.removeprefix("::ffff:"), set()).add(program)
     return found
 
 
