@@ -86,9 +86,9 @@ def test_a_full_disk_in_mid_run_is_told_by_the_sites_name(
 
     monkeypatch.setattr(audit, "append_line", full)
     enough = (*SHORT, "augmentation=none", "federation.max_failures=0.4")
-    with caplog.at_level(logging.WARNING, logger="app.grids"):
+    with caplog.at_level(logging.WARNING, logger="app"):
         run_over_sites(tmp_path / "run", digit_sites(tmp_path, 3), *enough)
-    (told,) = [text for text in caplog.messages if "train" in text]
+    (told,) = [text for text in caplog.messages if text.startswith("client ")]
     assert told.startswith("client 1 (site-2), train: site site-2 answers nothing")
     assert "(No space left on device)" in told and str(tmp_path) not in told
 
