@@ -41,3 +41,15 @@ def test_a_site_is_told(tmp_path: Path) -> None:
     (data / "cat" / "link.png").symlink_to(tmp_path / "x.png")
     found = check_site(data, ("experiment=image_folder", "encoder=pixels"))
     assert any(fault.startswith("cat/link.png: a link that leads out") for fault in found.faults)
+
+
+@pytest.mark.parametrize("named", ["/etc/passwd", "../outside/x.png"])
+def test_a_header_that_points_out_is_refused(tmp_path: Path, named: str) -> None:
+    data = linked(tmp_path, "cow")
+    (data / "cow").unlink()
+    header = data / "s1.vhdr"
+    header.write_text("[Common Infos]\nDataFile=s1.eeg\nMarkerFile=$b.vmrk\n")
+    refuse_links_out(data)
+    header.write_text(f"[Common Infos]\nDataFile={named}\n")
+    with pytest.raises(FedgeoError, match=r"^s1.vhdr, line 2: DataFile leads out of data-path"):
+        refuse_links_out(data)
