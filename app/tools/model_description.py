@@ -4,6 +4,7 @@ It names no file of this machine that is opened, and no code but this package's.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -81,7 +82,7 @@ def check(described: Any, path: Path) -> dict[str, Any]:
     return dict(described)
 
 
-def encoder_settings(described: dict[str, Any], checkpoint: Path | None) -> dict[str, Any]:
+def encoder_settings(described: Mapping[str, Any], checkpoint: Path | None) -> dict[str, Any]:
     """The settings of the model's encoder, its weights being a file only where the user gives one, ``checkpoint``.
 
     What the model's file names instead is never opened. Raises FedgeoError where it names one and none is given.
