@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
+from app.common.printable import shown  # noqa: E402
 from app.reports.tables import comma_separated, text  # noqa: E402
 from app.tools.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402
 from app.tools.terminal import deliver, say  # noqa: E402
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
         return 2
     if options.format == "csv" or options.out is not None:
         for note in found.notes:
-            print(note, file=sys.stderr)
+            print(shown(note), file=sys.stderr)
     return 0
 
 

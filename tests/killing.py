@@ -15,10 +15,9 @@ SCAFFOLD = ("method=scaffold", *DIGITS)
 ENDED = (reader.UNFINISHED, reader.FAILED)  # failed where the server's process was told to end in time to write it
 
 
-def run_killed(job: Job, link: PrivateSuperLink, command: str, number: int) -> str:
+def run_killed(job: Job, killer: Killer, number: int) -> str:
     """The error of a run, one of whose processes is killed after round ``number``. It keeps its rounds and says so."""
-    killer = Killer(link, command, number)
-    error = run_here(job, link, killer).error
+    error = run_here(job, killer.link, killer).error
     assert killer.killed and error
     summary = json.loads((job.run_dir / "summary.json").read_text())
     assert (summary["status"], summary["error"]) == ("failed", error)

@@ -47,6 +47,17 @@ def marked(mark: str) -> list[tuple[psutil.Process, str]]:
     return found
 
 
+def listening(mark: str) -> dict[str, set[str]]:
+    """The addresses on which processes of this mark listen, and the programs behind each."""
+    found: dict[str, set[str]] = {}
+    for process, program in marked(mark):
+        with contextlib.suppress(psutil.Error, OSError):
+            for one in process.net_connections("inet"):
+                if one.status == psutil.CONN_LISTEN:
+                    found.setdefault(one.laddr.ip.removeprefix("::ffff:"), set()).add(program)
+    return found
+
+
 class Command(subprocess.Popen[str]):
     """A script as a command that works in ``folder``, its standard output and errors in one pipe."""
 

@@ -12,16 +12,16 @@ import client_app
 from app.config.compose import load
 from app.grids.in_process import InProcessGrid
 from app.reports import figures
-from app.server.run import run
+from app.server.run import OnRound, run
 
 TIMES = ("seconds",)
 
 
-def run_in_process(run_dir: Path, *overrides: str, nodes: int = 1) -> dict[str, Any]:
+def run_in_process(run_dir: Path, *overrides: str, nodes: int = 1, on_round: OnRound | None = None) -> dict[str, Any]:
     """The summary of one run with ``overrides`` over ``nodes`` in-process nodes."""
     words = " ".join([*overrides, f"run_dir={run_dir}"])
     grid = InProcessGrid(client_app.app, {"experiment": "quickstart", "overrides": words}, nodes=nodes)
-    return run(grid, load(words), run_dir, overrides=words, state=run_dir / "state")
+    return run(grid, load(words), run_dir, on_round, overrides=words, state=run_dir / "state")
 
 
 def rounds(run_dir: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """The log that a site can show its auditor: what was sent, when, how much, and which classes and counts it told of."""
 
 import json
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from .. import messages
+from ..common.files import append_line, make_folder
 
 FILE = "audit.jsonl"
 
@@ -31,11 +31,8 @@ def record(folder: Path, run: str, request: Message, reply: Message, classes: Se
         line |= {"bytes": 0, "error": reply.error.reason}
     else:
         line |= {"bytes": messages.payload_bytes(reply.content), **_described(reply.content, classes)}
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    make_folder(folder)
+    append_line(folder / FILE, json.dumps(line))
 
 
 def _round(request: Message) -> int | None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+from ..common.files import private_folder
 from ..models.base import Weights
 from ..models.weights import save_weights
 
@@ -31,6 +32,7 @@ class ClientStates:
         """Keep ``state`` as that of round ``number``; an empty state leaves no file."""
         if not state:
             return
+        private_folder(self.folder)
         save_weights(self.folder / str(client) / f"{number}.safetensors", state, durable=True)
         for _, path in self._files(client)[:-2]:
             path.unlink(missing_ok=True)

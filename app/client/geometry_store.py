@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save
 from ..augmentation.base import Augmentation, Receiver, Shared
 from ..augmentation.filling import SERVER
 from ..common.errors import FedgeoError, Missing
-from ..common.files import write_atomic
+from ..common.files import private_folder, write_atomic
 from ..common.received import only
 from ..config.schema import Privacy
 from ..data.federated_dataset import FederatedDataset
@@ -38,6 +38,7 @@ class GeometryStore:
         path = self._path(digest)
         if not path.exists():
             content = save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
+            private_folder(self.folder)
             write_atomic(path, content, durable=True)
 
     def load(self, digest: str) -> tuple[Shared, np.ndarray]:

@@ -9,7 +9,8 @@ from flwr.app import Context, Message
 from .. import messages
 from ..common.code import code_hash
 from ..common.errors import FedgeoError, describe
-from ..common.logs import log_to
+from ..common.files import private_files, private_folder
+from ..common.logs import log_error, log_to
 from ..common.memory import keep_freed_blocks, spare_imports
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_code, check_run, check_words
@@ -112,12 +113,25 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
         try:
             reply = call_next(message, context)
         except Exception as error:  # a request that cannot be read costs its answer, not the node
-            log.exception("%s", message.metadata.message_type)
+            log_error(log, message.metadata.message_type, error)
             return messages.error_reply(message, describe(error))
         if message.metadata.message_type == messages.TRAIN:  # what training needs is imported by now
             spare_imports()
         return reply
-    site.output.mkdir(parents=True, exist_ok=True)
+    with private_files():
+        try:
+            return _guarded(site, message, context, call_next)
+        except Exception as error:
+            log.exception("%s", message.metadata.message_type)
+            return messages.error_reply(message, unrecorded(site, error))
+
+
+def _guarded(
+    site: Site, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """As ``guard`` at ``site``. Raises what the site's own log or audit log raises where it cannot be written."""
+    private_folder(site.state)
+    private_folder(site.output)
     log_to(site.output)
     run, classes = "", tuple[str, ...]()
     try:
@@ -129,7 +143,16 @@ def guard(message: Message, context: Context, call_next: Callable[[Message, Cont
         check_code(site, code_hash(), code)
         reply = call_next(message, context)
     except Exception as error:
-        log.exception("%s", message.metadata.message_type)
+        log_error(log, message.metadata.message_type, error)
         reply = messages.error_reply(message, told(site, error))
     audit.record(site.output, run, message, reply, classes)
     return reply
+
+
+def unrecorded(site: Site, error: Exception) -> str:
+    """What a server is told where a site cannot keep its records: the system's words, which name no path."""
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return (
+        f"site {site.name} answers nothing, for it cannot write what it must keep ({reason}): make room in its "
+        "state-path and output-path, and let its SuperNode's user write there"
+    )

@@ -17,6 +17,14 @@ class Missing(FedgeoError):  # noqa: N818 - it is an answer more than an error
         super().__init__(MISSING + what)
 
 
+MENDABLE = (FedgeoError, FloatingPointError)  # whose own words are enough: where they were raised tells nothing more
+
+
+def cause(error: OSError) -> str:
+    """Why the system refused, without the path."""
+    return error.strerror or str(error) or type(error).__name__
+
+
 def describe(error: BaseException) -> str:
     """An error in one text: a fault's own words, another error's with its type."""
     if isinstance(error, KeyboardInterrupt):

@@ -5,9 +5,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .errors import MENDABLE, describe
+from .printable import shown
 from .targets import RUNNING
 
-FORMAT = logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+
+class Shown(logging.Formatter):
+    """Lines in which no name sends an escape to the terminal that shows them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
+FORMAT = Shown("%(asctime)s %(message)s", "%H:%M:%S")
 _app = logging.getLogger(RUNNING)
 _files: list[logging.FileHandler] = []  # of this process; never more than one
 
@@ -26,6 +36,11 @@ def log_to(run_dir: Path) -> None:
     _app.addHandler(handler)
     _app.setLevel(logging.INFO)
     _files.append(handler)
+
+
+def log_error(log: logging.Logger, what: str, error: Exception) -> None:
+    """An error that an answer has come to: one line of what a person can mend, all of any other."""
+    log.error("%s: %s", what, describe(error), exc_info=None if isinstance(error, MENDABLE) else error)
 
 
 @contextmanager

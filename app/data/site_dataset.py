@@ -12,6 +12,7 @@ from ..config.node_config import Refusal, Site
 from ..config.privacy import shared_classes, smallest_reported
 from ..config.schema import Config, EegData, ImageData, Privacy
 from .federated_dataset import FederatedDataset, Samples
+from .links import refuse_links_out
 from .site_split import site_split
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
@@ -128,6 +129,7 @@ def local_config(config: Config, site: Site) -> Config:
     """
     if not site.data.exists():
         raise FedgeoError(f"data-path={site.data}: no such file or folder")
+    refuse_links_out(site.data)
     split = site_split(config, site)
     shares = {"test_fraction": split.test_fraction, "val_fraction": split.val_fraction}
     data: EegData | ImageData

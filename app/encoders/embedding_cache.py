@@ -14,8 +14,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 
-from ..common.errors import WHERE_CACHES_GO, FedgeoError
-from ..common.files import atomic_file
+from ..common.errors import WHERE_CACHES_GO, FedgeoError, cause
+from ..common.files import atomic_file, make_folder
 from ..common.memory import keep_freed_blocks
 from .base import Encoder
 from .images import Images
@@ -229,12 +229,12 @@ class Shards:
     def make(self) -> None:
         """Make the folder, so that one that cannot be written shows before the work and not after it."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
         except OSError as fault:
             raise self._unwritable(fault) from fault
 
     def _unwritable(self, fault: OSError) -> FedgeoError:
-        return FedgeoError(f"{self.folder}: the cache cannot be written ({fault.strerror}): {WHERE_CACHES_GO}")
+        return FedgeoError(f"{self.folder}: the cache cannot be written ({cause(fault)}): {WHERE_CACHES_GO}")
 
     def _open(self, file: Path) -> np.ndarray:
         try:

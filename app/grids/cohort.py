@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flwr.app import Message, RecordDict
@@ -13,7 +13,7 @@ from .. import messages as records
 from ..common.errors import MISSING, FedgeoError
 from .limits import Limits
 from .placement import hosted
-from .retrying import RetryingGrid
+from .retrying import HUNG, RetryingGrid
 from .wrapper import GridWrapper
 
 log = logging.getLogger(__name__)
@@ -134,8 +134,11 @@ class CohortGrid(GridWrapper):
         names: dict[int, str] = {}
         refused: dict[int, str] = {}
         twice: set[str] = set()  # names that more than one node has told
+        silent: set[int] = set()  # nodes that have not answered once: where enough others are there, they are not asked
         while True:
             new = [node for node in sorted(self.inner.get_node_ids()) if node not in names.keys() | refused.keys()]
+            if len(names) >= least:
+                new = [node for node in new if node not in silent]
             if not new and len(names) >= least:
                 break
             if (left := end - time.monotonic()) <= 0:
@@ -146,6 +149,8 @@ class CohortGrid(GridWrapper):
             requests = [records.site_request(node, agreed) for node in new]
             for reply in self.inner.send_and_receive(requests, timeout=min(left, PLACE_SECONDS)):
                 node = reply.metadata.src_node_id
+                if reply.has_error() and reply.error.reason == HUNG:  # it may be at work still: it is asked again
+                    continue
                 try:
                     if reply.has_error():
                         raise FedgeoError(reply.error.reason or "it failed")
@@ -153,6 +158,7 @@ class CohortGrid(GridWrapper):
                 except FedgeoError as error:
                     log.warning("a node is left out: %s", error)
                     refused[node] = str(error)
+            silent |= set(new) - names.keys() - refused.keys()
             twice |= {name for name, nodes in Counter(names.values()).items() if nodes > 1}
             for node in [node for node, name in names.items() if name in twice]:
                 reason = f"more than one node calls itself {names.pop(node)}: give each site a name of its own"
@@ -166,6 +172,8 @@ class CohortGrid(GridWrapper):
             )
         for client, node in enumerate(sorted(names, key=lambda node: names[node])):
             self.host[client], self.names[client] = node, names[node]
+        if isinstance(self.inner, RetryingGrid):
+            self.inner.names = names
         self.agreed = agreed
         log.info("sites: %s", ", ".join(f"{client} {name}" for client, name in self.names.items()))
         self.select()
@@ -217,7 +225,7 @@ class CohortGrid(GridWrapper):
                 reason = errors.get(client, "no answer")
                 if not reason.startswith(MISSING):  # it is asked again
                     self._traffic.failures[client] = reason
-                    log.warning("client %s, %s: %s", client, request.metadata.message_type, reason)
+                    log.warning("%s, %s: %s", named(client, self.names), request.metadata.message_type, reason)
                 replies.append(records.error_reply(request, reason))
         return replies
 
@@ -271,6 +279,11 @@ class CohortGrid(GridWrapper):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         raise NotImplementedError("logical clients are asked with send_and_receive, which keeps their order")
+
+
+def named(client: int, sites: Mapping[int, str]) -> str:
+    """What to call a client. sites: the names of a deployment's sites, {} in simulation."""
+    return f"client {client} ({sites[client]})" if client in sites else f"client {client}"
 
 
 def _answers(nodes: list[int], replies: list[Message]) -> list[Message]:

@@ -14,8 +14,8 @@ class Limits:
 
     max_failures: float = 0.0
     min_nodes: int = 2
-    deadline: float = 3600.0
-    hello_deadline: float = 40_000.0
+    deadline: float = 1800.0
+    hello_deadline: float = 14_400.0
 
     @staticmethod
     def of(federation: Federation) -> "Limits":

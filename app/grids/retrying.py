@@ -2,17 +2,20 @@
 
 Flower's grid waits for whoever it has asked. Over real networks a site may be away when it is asked, leave in the
 middle of its work, and come back: it is asked when it is there, asked again when it has come back, and no longer
-waited for once enough others have answered.
+waited for once enough others have answered. A site that has let a deadline pass, as one whose ClientApp has hung does
+in every phase, is asked a short question first, and the real one once it has answered that.
 """
 
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import floor
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from ..messages import place_again
 from ..messages.flower_private import ErrorCode
 from .limits import Limits
 from .wrapper import GridWrapper
@@ -22,6 +25,9 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 TRIES = 3  # how often a site that leaves in mid-work is asked the same
+PING_SECONDS = 60.0  # that a site which has missed a deadline has for the short question, in each phase
+SILENT = "it is not waited for until it answers a short question. If its ClientApp has hung, restart its SuperNode"
+HUNG = "it has not answered since it let a deadline pass: if its ClientApp has hung, restart its SuperNode"
 
 
 class RetryingGrid(GridWrapper):
@@ -30,6 +36,8 @@ class RetryingGrid(GridWrapper):
     def __init__(self, inner: Grid, limits: Limits) -> None:
         super().__init__(inner)
         self.limits = limits
+        self.names: Mapping[int, str] = {}  # node -> site, once that is known
+        self._silent: dict[int, _Silence] = {}  # nodes that have let a deadline pass
 
     def enough(self, asked: int) -> int:
         """How many answers a phase can go on with."""
@@ -41,26 +49,57 @@ class RetryingGrid(GridWrapper):
         """Ask, and wait until all have answered, ``timeout`` seconds have passed, or only absent ones are missing.
 
         Returns the answers; for a site that was away an error reply that says so. A site that has not answered in
-        time has no reply.
+        time has no reply, and is not waited for again until it has answered a short question.
         """
         asking = [_Asking(message) for message in messages]
-        end = None if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
+        end = None if timeout is None else began + timeout
         while True:
             online = {node.node_id: node.last_activated_at for node in self.inner.get_nodes()}
-            self._send([one for one in asking if one.waits and one.node in online], online)
+            self._ping(asking, online)
+            self._send([one for one in asking if one.waits and one.node in online.keys() - self._silent.keys()], online)
             self._receive([one for one in asking if one.sent])
             for one in asking:
                 if one.sent and online.get(one.node, one.since) != one.since:
-                    one.lose(Error(ErrorCode.NODE_UNAVAILABLE, "the site started anew in the middle of its work"))
+                    self._lose(one, Error(ErrorCode.NODE_UNAVAILABLE, "it started anew in the middle of its work"))
             answered = sum(one.reply is not None and not one.reply.has_error() for one in asking)
             if not any(one.sent for one in asking):
-                away = [one for one in asking if one.waits]
+                patient = time.monotonic() < began + PING_SECONDS
+                hung = set() if patient else self._silent.keys() & online.keys()
+                away = [one for one in asking if one.waits and one.node not in hung]
                 if not away or answered >= self.enough(len(asking)):
                     break
             if end is not None and time.monotonic() >= end:
                 break
             time.sleep(POLL_SECONDS)
+        for one in asking:
+            if one.sent:
+                self._silent[one.node] = _Silence(one.since)
+                log.warning("%s: no answer within %.0f seconds; %s", self._named(one.node), timeout or 0.0, SILENT)
+            elif one.waits and one.node in self._silent:
+                one.lost = Error(ErrorCode.NODE_UNAVAILABLE, HUNG)
         return [reply for one in asking if (reply := one.outcome()) is not None]
+
+    def _named(self, node: int) -> str:
+        return f"site {self.names[node]}" if node in self.names else f"node {node}"
+
+    def _ping(self, asking: list["_Asking"], online: Mapping[int, str]) -> None:
+        """Who of the silent ones has started anew, or has answered the short question, is silent no more."""
+        for one in asking:
+            silence = self._silent.get(one.node)
+            if silence is None or one.node not in online:
+                continue
+            if online[one.node] != silence.since:
+                del self._silent[one.node]
+            elif silence.ping is None:
+                silence.ping = next(iter(self.inner.push_messages([place_again(one.request)])), None)
+            else:
+                for reply in self.inner.pull_messages([silence.ping]):
+                    if reply.has_error() and reply.error.code in LOST:
+                        silence.ping = None
+                    else:
+                        del self._silent[one.node]
+                        log.info("%s: it answers again", self._named(one.node))
 
     def _send(self, asking: list["_Asking"], online: Mapping[int, str]) -> None:
         """Send what waits to be sent; what the SuperLink does not take waits on."""
@@ -74,9 +113,23 @@ class RetryingGrid(GridWrapper):
         for reply in self.inner.pull_messages([number for number in by_number if number]) if by_number else []:
             one = by_number[reply.metadata.reply_to_message_id]
             if reply.has_error() and reply.error.code in LOST:
-                one.lose(reply.error)
+                self._lose(one, reply.error)
             else:
                 one.sent, one.reply = None, reply
+
+    def _lose(self, one: "_Asking", error: Error) -> None:
+        """The site has gone away with the request."""
+        log.warning("%s: %s", self._named(one.node), error.reason)
+        one.sent, one.lost = None, error
+        one.tries += 1
+
+
+@dataclass
+class _Silence:
+    """Of a node that has let a deadline pass: when it had started, and the number of the short question."""
+
+    since: str
+    ping: str | None = None
 
 
 class _Asking:
@@ -94,12 +147,6 @@ class _Asking:
     @property
     def waits(self) -> bool:
         return self.sent is None and self.reply is None and self.tries < TRIES
-
-    def lose(self, error: Error) -> None:
-        """The site has gone away with the request."""
-        log.warning("node %d: %s", self.node, error.reason)
-        self.sent, self.lost = None, error
-        self.tries += 1
 
     def fresh(self) -> Message:
         """The request as a new message, for one is sent once only."""

@@ -142,7 +142,8 @@ def commands_for_real_machines(experiment: str, overrides: Sequence[str]) -> str
 COMMANDS = """
 The same over real machines. The server, once, with a certificate for its name from an authority that the sites know:
   flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \\
-      --enable-supernode-auth --disable-runtime-dependency-installation --host 0.0.0.0 --port 8000
+      --enable-supernode-auth --database superlink.db --disable-runtime-dependency-installation \\
+      --host 0.0.0.0 --port 8000
 Each site, once: check the data, make a key, and send the server's administrator its public half, site.key.pub:
   scripts/check_site.py /path/to/data experiment={experiment} {given}
   ssh-keygen -t ecdsa -b 384 -N '' -f site.key

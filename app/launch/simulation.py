@@ -1,5 +1,6 @@
 """The Flower engine: a private SuperLink with Ray behind it, which runs are submitted to as `flwr run` does."""
 
+import secrets
 import socket
 
 from ..common.errors import FedgeoError
@@ -17,10 +18,19 @@ class SimulationSuperLink(PrivateSuperLink):
     def __init__(self, ray_address: str | None = None) -> None:
         super().__init__()
         self.ray_address = ray_address
+        self.token = secrets.token_hex(32)  # whoever runs a task on the run's Ray must show it
 
     def environment(self, home: str = "home") -> dict[str, str]:
-        # never by accident somebody's cluster, which Ray would join if it found one
-        return {**super().environment(home), "RAY_ADDRESS": self.ray_address or "local"}
+        """What Ray goes by too. A named cluster is the user's, and so is its token: RAY_AUTH_MODE, RAY_AUTH_TOKEN."""
+        inherited = super().environment(home)
+        if self.ray_address is not None:
+            return inherited | {"RAY_ADDRESS": self.ray_address}
+        return inherited | {
+            "RAY_ADDRESS": "local",  # never by accident somebody's cluster, which Ray would join if it found one
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no further machines: Ray then listens on loopback alone
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": self.token,  # without it Ray would write one into the user's home
+        }
 
     def _start(self) -> None:
         port = free_port()

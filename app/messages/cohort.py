@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from ..common.errors import FedgeoError, describe
+from ..common.errors import MENDABLE, FedgeoError, describe
 from ..common.received import only
 from ..common.seeds import one_thread
 from .handshake import Agreed
@@ -58,7 +58,7 @@ def answer(
                     raise FedgeoError(f"client {client} is not on this node, which hosts {hosted}")
                 replies[client] = handle(client, message.content)
             except Exception as error:  # the others' work must not be lost
-                if not isinstance(error, FedgeoError):
+                if not isinstance(error, MENDABLE):  # the server has a line of those
                     log.exception("client %d", client)
                 errors[client] = tell(error)
     content = join(replies)

@@ -97,6 +97,12 @@ def site_request(node: int, agreed: Agreed) -> Message:
     return Message(RecordDict({AGREED: agreed.to_record()}), node, PLACE)
 
 
+def place_again(request: Message) -> Message:
+    """The first question once more, to the node that ``request`` is for, in the terms of the same run."""
+    said = {key: record for key, record in request.content.items() if key == AGREED}
+    return Message(RecordDict(said), request.metadata.dst_node_id, PLACE)
+
+
 def site_reply(message: Message, name: str) -> Message:
     """A site's answer: its name."""
     return Message(RecordDict({CONFIG: ConfigRecord({"name": name})}), reply_to=message)

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..common import printable
+from ..common.printable import shown
 from .arms import Spread
 
 WIDTH = 110  # characters of a note in plain text
@@ -38,7 +40,7 @@ class Table:
         if cell is None:
             return "-"
         if isinstance(cell, str):
-            return cell
+            return shown(cell)
         if isinstance(cell, Spread):
             mean = f"{factor * cell.mean:.{self.digits}f}"
             return mean if cell.std is None else f"{mean} ± {factor * cell.std:.{self.digits}f}"
@@ -59,7 +61,7 @@ def text(tables: Sequence[Table]) -> str:
 
 
 def _text(table: Table) -> str:
-    lines = [list(table.head), *map(table.words, table.rows)]
+    lines = [[*map(shown, table.head)], *map(table.words, table.rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(table.head))]
     aligned = [
         "  ".join(
@@ -139,9 +141,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
     split = [any(isinstance(row[i], Spread) for row in table.rows) for i in range(len(table.head))]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [name for head, double in zip(table.head, split, strict=True) for name in _names(_plain(head), double)]
-    )
+    writer.writerow([name for head, double in zip(table.head, split, strict=True) for name in _names(head, double)])
     for row in table.rows:
         writer.writerow([value for cell, double in zip(row, split, strict=True) for value in _values(cell, double)])
     return out.getvalue()
@@ -153,13 +153,14 @@ def _plain(head: str) -> str:
 
 
 def _names(head: str, double: bool) -> list[str]:
-    return [f"{head}_mean", f"{head}_std"] if double else [head]
+    plain = printable.cell(_plain(head))
+    return [f"{plain}_mean", f"{plain}_std"] if double else [plain]
 
 
 def _values(cell: Cell, double: bool) -> list[str]:
     if isinstance(cell, Spread):
         return [repr(cell.mean), "" if cell.std is None else repr(cell.std)]
-    plain = "" if cell is None else cell if isinstance(cell, str) else repr(cell)
+    plain = "" if cell is None else printable.cell(cell) if isinstance(cell, str) else repr(cell)
     return [plain, ""] if double else [plain]
 
 

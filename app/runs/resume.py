@@ -79,6 +79,24 @@ def check_resume(run_dir: Path, config: Config) -> Checkpoint | None:
     return checkpoint
 
 
+def changed(before: str, now: str) -> str:
+    """What differs between two texts of partition.json: of a deployment which site, and what to do."""
+    was, found = (
+        {site["site"]: (site["domain"], site["counts"]) for site in json.loads(text).get("sites", ())}
+        for text in (before, now)
+    )
+    if away := ", ".join(sorted(was.keys() - found.keys())):
+        return (
+            f"{away} took part and is away: start its SuperNode, wait until `flwr supernode list` shows it online, and "
+            "resume again"
+        )
+    if new := ", ".join(sorted(found.keys() - was.keys())):
+        return f"{new} did not take part: resume while its SuperNode is stopped"
+    if other := ", ".join(sorted(name for name in was if was[name] != found[name])):
+        return f"{other} did not answer, or holds other data than before: its own log.txt says what went wrong"
+    return "the data, or who holds what, has changed: see partition.json"
+
+
 def completed(run_dir: Path) -> bool:
     """Whether the run in ``run_dir`` came to its end."""
     try:

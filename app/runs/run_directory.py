@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import FedgeoError
-from ..common.files import write_atomic
+from ..common.files import append_line, write_atomic
 from ..config.compose import dump
 from ..config.schema import Config
 from ..data.federated_dataset import FederatedDataset
 from ..models.base import Weights
 from . import tracking
 from .checkpoint import Checkpoint
-from .resume import FOLDER, LAST, Origin, check_resume, completed, lock, rewind
+from .resume import FOLDER, LAST, Origin, changed, check_resume, completed, lock, rewind
 from .saved_model import save_model
 from .summary import strict, summarise
 from .versions import versions
@@ -116,17 +116,14 @@ class RunDirectory:
     def write_partition(self, text: str) -> None:
         """Who holds what. Raises FedgeoError where the data of a resumed run are not what they were."""
         path = self.path / "partition.json"
-        if self.checkpoint is not None and path.read_text() != text:
-            raise FedgeoError(f"resume={self.path}: the data, or who holds what, has changed: see {path.name}")
+        if self.checkpoint is not None and (before := path.read_text()) != text:
+            raise FedgeoError(f"resume={self.path}: {changed(before, text)}")
         self.write(path.name, text)
 
     def append(self, row: dict[str, Any]) -> None:
         """One more line of rounds.jsonl."""
         self.rows.append(row)
-        with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(strict(row)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.path / "rounds.jsonl", json.dumps(strict(row)))
         self.tracker.round(row)
 
     def save_model(self, which: str, weights: Weights, dataset: FederatedDataset) -> None:

@@ -30,11 +30,15 @@ def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
         meaning.append(f"A class with fewer than {bound} training samples at a client is left out, of training too.")
         if not strategy.central:
             meaning.append(SCORED_SAMPLES.format(step=scoring_step(privacy), half=scoring_step(privacy) // 2))
-    left_out = [f"client {k}: fewer than {bound} samples of every class: it takes no part" for k in handshake.silent]
+    who = {client: f"site {name}" for client, name in names.items()}
+    left_out = [
+        f"{who.get(client, f'client {client}')}: fewer than {bound} samples of every class: it takes no part"
+        for client in handshake.silent
+    ]
     for client, counts, own in zip(handshake.clients, handshake.counts, handshake.bounds, strict=True):
         if own > 1 and (missing := ", ".join(compress(handshake.classes, counts == 0))):
-            who = f"site {names[client]}" if client in names else f"client {client}"
-            left_out.append(f"{who}: fewer than {own} training samples, or none, left out: {missing}")
+            one = who.get(client, f"client {client}")
+            left_out.append(f"{one}: fewer than {own} training samples, or none, left out: {missing}")
     left_out += [
         f"class {name}: fewer than {privacy.min_total} in all: nothing of it is sent to all"
         for name in strategy.left_out

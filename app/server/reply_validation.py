@@ -17,12 +17,11 @@ from ..config.privacy import RESEARCH
 from ..config.schema import Config
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.statistics_checks import check_statistics
-from ..grids.cohort import CohortGrid
+from ..grids.cohort import CohortGrid, named
 from ..messages import ARRAYS, CONFIG, METRICS, Part
 from ..messages.schema import Described, HandshakeReply, real, said, whole, words
 from ..models.base import Model
 from ..one_shot.fitted import Fitted
-from ..strategies.requests import named
 
 FACTS = {  # what every client of a family must say
     "images": ("dimension", "normalisation"),

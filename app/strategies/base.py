@@ -21,7 +21,7 @@ from ..common.errors import FedgeoError
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.gaussians import Gaussians
 from ..geometry.similarity import DomainSimilarity
-from ..grids.cohort import CohortGrid
+from ..grids.cohort import CohortGrid, named
 from ..grids.limits import Limits
 from ..messages.flower_private import log
 from ..models.base import Weights
@@ -51,8 +51,8 @@ class FedgeoStrategy(Strategy):
         participation: Literal["all"] | float = "all",
         max_failures: float = 0.0,
         min_nodes: int = 2,
-        deadline: float = 3600.0,
-        hello_deadline: float = 40_000.0,
+        deadline: float = 1800.0,
+        hello_deadline: float = 14_400.0,
         classes: Sequence[str] | None = None,
         code: str | None = None,
         learning_rate: LearningRate | float | None = None,
@@ -211,7 +211,7 @@ class FedgeoStrategy(Strategy):
         parts = {
             reply.metadata.src_node_id: ClassStatistics.from_arrays(
                 messages.from_record(reply.content.array_records[messages.ARRAYS]),
-                origin=f"client {reply.metadata.src_node_id}",
+                origin=named(reply.metadata.src_node_id, grid.names),
             )
             for reply in self.ask(grid, messages.STATISTICS, content)
         }

@@ -12,9 +12,9 @@ from .. import messages
 from ..common.errors import FedgeoError
 from ..config.privacy import RESEARCH, smallest_reported, strictest
 from ..config.schema import Privacy
-from ..grids.cohort import CohortGrid
+from ..grids.cohort import CohortGrid, named
 from ..grids.limits import Limits
-from .requests import ask, named
+from .requests import ask
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from flwr.app import Message, RecordDict
 
 from ..common.errors import FedgeoError
-from ..grids.cohort import CohortGrid
+from ..grids.cohort import CohortGrid, named
 from ..grids.limits import Limits
 
 
@@ -40,8 +40,3 @@ def good(what: str, replies: Iterable[Message], limits: Limits, sites: Mapping[i
             f"{named(first.metadata.src_node_id, sites)}: {first.error.reason}"
         )
     return [reply for reply in replies if not reply.has_error()]
-
-
-def named(client: int, sites: Mapping[int, str]) -> str:
-    """What to call a client in an error."""
-    return f"client {client} ({sites[client]})" if client in sites else f"client {client}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from scipy.special import softmax
@@ -30,6 +29,7 @@ from ..one_shot.fitted import Fitted
 from ..reports.tables import Cell, Table
 from ..server.remote_dataset import RemoteDataset
 from ..training.plain import predict
+from .model_description import check, encoder_settings
 
 ARRAYS = (".npy", ".npz")
 METHODS = ("algorithms", "one_shot")  # a model file may name what is in these, and no other code, to be imported
@@ -84,8 +84,7 @@ def load_model(path: Path) -> Trained:
         described = json.loads(text) if text else None
     except (SafetensorError, OSError, ValueError) as error:
         raise FedgeoError(f"{path}: not a readable safetensors file ({error})") from None
-    if not isinstance(described, dict) or not {"classes", "model", "facts"} <= described.keys():
-        raise FedgeoError(f"{path}: its metadata do not say what it is: give a model that a run of this version left")
+    described = check(described, path)
     classes = tuple(described["classes"])
     dataset = RemoteDataset(classes, (), (), described["facts"], ())
     try:
@@ -104,8 +103,13 @@ def load_model(path: Path) -> Trained:
             stiefel = any(name.startswith("stiefel.") for name in weights)
             model = models.load(chosen).build(dataset.inputs, len(classes), stiefel=stiefel)
         model.load(weights)
-    except (KeyError, ValueError, ValidationError) as error:
-        raise FedgeoError(f"{path}: its weights do not fit what its metadata say ({error})") from None
+    except FedgeoError as error:
+        raise FedgeoError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+    except Exception as error:  # of widths, names and settings that the file made up
+        reason = " ".join(str(error).split())[:200]
+        raise FedgeoError(
+            f"{path}: its weights do not fit what its metadata say ({type(error).__name__}: {reason})"
+        ) from None
     return Trained(path, model.eval(), classes, described["facts"], described)
 
 
@@ -125,17 +129,20 @@ def predict_images(
             "the same encoder (scripts/embed.py) and give the .npy or .npz file"
         )
     files = files_of(source, IMAGES, "image")
-    given = {key: value for key, value in settings.items() if key not in ("name", "normalise", "batch_size")}
-    if checkpoint is not None:
-        given["checkpoint"] = checkpoint
-    encoder = encoders.build(settings["name"], device=device, **given)
+    given = encoder_settings(settings, checkpoint)
+    try:
+        encoder = encoders.build(settings["name"], device=device, **given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise FedgeoError(f"{trained.path}: encoder {settings['name']}: {reason}") from None
     expected = trained.facts.get("encoder", encoder.fingerprint)
     if encoder.fingerprint != expected:
         raise FedgeoError(
             f"encoder {encoder.name}: its fingerprint is {encoder.fingerprint[:12]}, {trained.path.name} was trained "
             f"with {str(expected)[:12]}: use the same weights and preprocessing (--checkpoint FILE)"
         )
-    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=settings["batch_size"])
+    size = settings.get("batch_size", 64)
+    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=size)
     x = embedding_cache.normalise(raw, settings["normalise"])
     return Predictions(tuple(_names(files, source)), classify(trained, x), trained.classes)
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..augmentation import registry as augmentation
 from ..client.questions import statistics
 from ..common.code import code_hash
-from ..common.errors import FedgeoError
+from ..common.errors import FedgeoError, cause
 from ..config.compose import load
 from ..config.node_config import Refusal, Site, check_run
 from ..config.privacy import effective, rounded_counts
@@ -79,7 +79,7 @@ def _site(path: Path, policy: Path | None, scratch: Path, found: SiteFindings) -
             trial.write_text("")
             trial.unlink()
         except OSError as error:
-            found.faults.append(f"{key}={folder}: cannot be written ({error.strerror})")
+            found.faults.append(f"{key}={folder}: cannot be written ({cause(error)})")
     if site.code is not None and site.code != found.code:
         found.faults.append(f"code={site.code[:12]}: the app here is {found.code[:12]}")
     return site

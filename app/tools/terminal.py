@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ..common.errors import FedgeoError
 from ..common.files import write_atomic
+from ..common.printable import shown
 from ..launch.job import Job
 from ..launch.workers import Outcome
 from ..reports.tables import SIMULATED
@@ -36,7 +37,9 @@ def positive(text: str) -> int:
 
 def say(text: str) -> None:
     """One plain line, never wrapped: paths stay whole for copying."""
-    Console(stderr=text.startswith(("error", "interrupted"))).print(text, soft_wrap=True, markup=False, highlight=False)
+    Console(stderr=text.startswith(("error", "interrupted"))).print(
+        shown(text), soft_wrap=True, markup=False, highlight=False
+    )
 
 
 def deliver(content: str, out: Path | None, what: str) -> bool:
@@ -121,7 +124,7 @@ class Progress:
     def note(self, text: str, job: Job | None = None) -> None:
         """Say what is going on; of one run among several only now and then (its log.txt has all of it)."""
         if job is None or self.total == 1:
-            self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+            self.console.print(shown(text), soft_wrap=True, markup=False, highlight=False)
         elif not self.bars.disable:
             self.bars.update(self.tasks[job], score=text)
         else:
@@ -228,7 +231,7 @@ def show_tables(tables: Sequence[Words]) -> None:
     for words in tables:
         table = Table(title=words.title, title_justify="left", caption="\n".join(words.notes), caption_justify="left")
         for head, right in zip(words.head, words.right, strict=True):
-            table.add_column(head, justify="right" if right else "left")
+            table.add_column(shown(head), justify="right" if right else "left")
         for row in words.rows:
             table.add_row(*map(escape, words.words(row)))
         print_whole(table)

@@ -15,7 +15,7 @@ from app.launch.certificates import node_key
 from app.launch.deployment import Deployment, LocalSite
 from app.launch.job import execute, plan
 from app.launch.superlink import free_port
-from tests.processes import WAIT, Command, marked, wait_for
+from tests.processes import WAIT, Command, listening, marked, wait_for
 from tests.running import rounds
 from tests.sites import EEG, audit, digit_sites, eeg_sites, own_output, run_over_sites
 
@@ -80,16 +80,18 @@ def test_strangers_are_refused_and_a_killed_site_does_not_stop_the_others(tmp_pa
     short = ("experiment=quickstart", "augmentation=none", "federation.rounds=1", "engine=deployment")
     with Deployment(digit_sites(tmp_path)) as deployment:
         job = plan([*short, "federation.max_failures=0.34", f"run_dir={tmp_path / 'run'}"])
-        strangers = []
+        strangers, doors = [], {}
 
         def heard(line: str) -> None:
             if "is held by" in line and not strangers:  # all were heard, and are sent the first round's weights
+                doors.update(listening(deployment.mark))
                 deployment.nodes["site-2"].kill()
                 strangers.append(stranger(deployment, tmp_path / "stranger"))
                 strangers.append(plaintext(deployment, tmp_path))
 
         summary = execute(job, deployment, lambda row: None, heard)
         assert summary["status"] == "completed"
+        assert doors.keys() == {"127.0.0.1"}, doors
         assert [(line["clients"], line["failures"]) for line in rounds(tmp_path / "run")] == [(2, 1)]
         assert (own_output(deployment.sites[0]) / "model-final.safetensors").exists()
         assert not (tmp_path / "site-2" / "output" / "model-final.safetensors").exists()

@@ -8,7 +8,7 @@ from app.launch.deployment import Deployment, LocalSite
 from app.launch.job import plan
 from app.runs import reader
 from tests.killing import ENDED, equal, resume, run_killed
-from tests.processes import Command, kill, marked, wait_for
+from tests.processes import Command, Killer, kill, marked, wait_for
 from tests.sites import digit_sites, run_over_sites
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,7 @@ def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_pat
     words += ("federation.rounds=2", "engine=deployment")
     folder, sites = tmp_path / "run", digit_sites(tmp_path, 2)
     with Deployment(sites) as deployment:
-        error = run_killed(plan(words, run_dir=folder), deployment, "flwr-serverapp", 1)
+        error = run_killed(plan(words, run_dir=folder), Killer(deployment, "flwr-serverapp", 1), 1)
         assert "the run ended as finished:failed" in error
         assert deployment.connected() == 2
         resume(folder, deployment)

@@ -35,11 +35,18 @@ def test_without_a_gpu_none_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_run_joins_no_ray_cluster_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray of the run's own has a token of its own, whatever the user's is; a named cluster has the user's."""
     monkeypatch.setenv("RAY_ADDRESS", "somebody:6379")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "the user's")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     alone, attached = SimulationSuperLink(), SimulationSuperLink("127.0.0.1:6380")
     try:
         assert alone.environment()["RAY_ADDRESS"] == "local"
+        assert alone.environment()["RAY_AUTH_MODE"] == "token"
+        assert len(alone.environment()["RAY_AUTH_TOKEN"]) == 64
         assert attached.environment()["RAY_ADDRESS"] == "127.0.0.1:6380"
+        assert attached.environment()["RAY_AUTH_TOKEN"] == "the user's"
+        assert "RAY_AUTH_MODE" not in attached.environment()
     finally:
         alone.stop()
         attached.stop()

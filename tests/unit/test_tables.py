@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.common.printable import cell
 from app.reports.arms import Spread, spread
 from app.reports.tables import FORMATS, Table, as_html, comma_separated, escape, latex, markdown, text
 
@@ -67,8 +68,10 @@ WORDS = st.text(st.characters(exclude_characters="\r", exclude_categories=("Cs",
 
 @given(st.lists(st.lists(WORDS, min_size=2, max_size=2), max_size=4))
 def test_csv_gives_any_words_back(words: list[list[str]]) -> None:
+    """But for what a spreadsheet or a terminal would obey (tests/unit/test_printable.py)."""
     table = Table("", ("a", "b"), tuple(tuple(row) for row in words))
-    assert list(csv.reader(io.StringIO(comma_separated([table]), newline="")))[1:] == words
+    expected = [[cell(word) for word in row] for row in words]
+    assert list(csv.reader(io.StringIO(comma_separated([table]), newline="")))[1:] == expected
 
 
 class Cells(html.parser.HTMLParser):

@@ -1,11 +1,12 @@
 """What to say of a recording that cannot be read: what it is, and what to do. Nobody is told to delete a file."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ...common.errors import FedgeoError
 
-_PARTNERS = {b"DataFile": (".eeg", ".dat", ".avg"), b"MarkerFile": (".vmrk",)}
+_PARTNERS = {"DataFile": (".eeg", ".dat", ".avg"), "MarkerFile": (".vmrk",)}
 _PACKAGE = re.compile(
     r"No module named '([\w.]+)'|module (?:named )?[`'\"]?(\w+)[`'\"]? is needed|requires the (\w+) pack"
 )
@@ -25,17 +26,10 @@ def cut_short(path: Path, subject: str, name: str, reason: str) -> FedgeoError:
 
 def missing_partner(path: Path) -> str | None:
     """Of a BrainVision header, the file that it points to and that is not there, and how to mend it; else None."""
-    if path.suffix.lower() != ".vhdr" or not path.is_file():
-        return None
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        key, _, value = line.partition(b"=")
-        if key.strip() not in _PARTNERS:
-            continue
-        named = value.strip().decode("utf-8", errors="replace").replace("$b", path.stem)
+    for number, word, named in partners(path):
         if (path.parent / named).is_file():
             continue
-        word = key.strip().decode()
-        beside = [path.with_suffix(suffix) for suffix in _PARTNERS[key.strip()] if path.with_suffix(suffix).is_file()]
+        beside = [path.with_suffix(suffix) for suffix in _PARTNERS[word] if path.with_suffix(suffix).is_file()]
         mend = (
             f"write {word}={beside[0].name} there, or rename {beside[0].name} to {named}"
             if beside
@@ -43,6 +37,16 @@ def missing_partner(path: Path) -> str | None:
         )
         return f"line {number} of the header points to {named}, which is not in its folder: {mend}"
     return None
+
+
+def partners(path: Path) -> Iterator[tuple[int, str, str]]:
+    """The files that a BrainVision header points to: (line, DataFile or MarkerFile, the name that stands there)."""
+    if path.suffix.lower() != ".vhdr" or not path.is_file():
+        return
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        key, _, value = line.partition(b"=")
+        if (word := key.strip().decode("latin-1")) in _PARTNERS:
+            yield number, word, value.strip().decode("utf-8", errors="replace").replace("$b", path.stem)
 
 
 def _cause(path: Path, reason: object) -> str:

@@ -4,7 +4,7 @@ import codecs
 import csv
 from pathlib import Path
 
-from ...common.errors import FedgeoError
+from ...common.errors import FedgeoError, cause
 
 
 def read_table(path: Path, delimiters: str) -> tuple[list[str], list[dict[str, str]]]:
@@ -39,7 +39,7 @@ def _decoded(path: Path) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FedgeoError(f"{path}: cannot be read ({error.strerror})") from None
+        raise FedgeoError(f"{path}: cannot be read ({cause(error)})") from None
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return content.decode("utf-16", errors="replace")
     if b"\0" in content:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.errors import WHERE_CACHES_GO, FedgeoError
+from ...common.errors import WHERE_CACHES_GO, FedgeoError, cause
 from ...common.files import atomic_folder
 from .trials import Trials
 
@@ -62,7 +62,7 @@ def _store(entry: Path, trials: Trials) -> Trials:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise FedgeoError(
-                f"the cache of EEG trials cannot be written at {entry.parent}: {error.strerror}: {WHERE_CACHES_GO}"
+                f"the cache of EEG trials cannot be written at {entry.parent}: {cause(error)}: {WHERE_CACHES_GO}"
             ) from error
     stored = _load(entry)
     return stored if stored is not None else trials

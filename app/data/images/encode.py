@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.errors import FedgeoError
+from ...common.errors import FedgeoError, cause
 from ...common.files import atomic_file
 from ...config.schema import Config, ImageData
 from ..cache_folder import cache_dir
@@ -61,5 +61,5 @@ def write_features(encoded: Encoded, path: Path) -> Path:
         with atomic_file(target) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
     except OSError as fault:
-        raise FedgeoError(f"{target}: cannot be written ({fault.strerror}): give another file") from fault
+        raise FedgeoError(f"{target}: cannot be written ({cause(fault)}): give another file") from fault
     return target

@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 from PIL import Image, ImageOps
 
-from ...common.errors import FedgeoError
+from ...common.errors import FedgeoError, cause
 from ...encoders.images import Images
 from ..source import TEST, TRAIN, UNSET, VAL, Source
 
@@ -230,7 +230,7 @@ def _entries(folder: Path) -> list[Path]:
     try:
         entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
     except OSError as fault:
-        raise FedgeoError(f"{folder}: cannot be read ({fault.strerror})") from fault
+        raise FedgeoError(f"{folder}: cannot be read ({cause(fault)})") from fault
     return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in _LITTER]
 
 
