@@ -37,7 +37,7 @@ class ShapeAugmentation(FillingAugmentation):
         return ClassStatistics.from_arrays(arrays, origin)
 
     def check_statistics(self, found: ClassStatistics, sender: Sender) -> None:
-        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name)
+        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name, sender.largest)
 
     def merge(self, parts: Mapping[int, ClassStatistics], clients: Population) -> Geometry:
         """The global shape of every class that a client holds, with step 2 the clients' prototypes."""

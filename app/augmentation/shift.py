@@ -54,7 +54,7 @@ class ShiftAugmentation(FillingAugmentation):
         return ClassStatistics.from_arrays(arrays, origin)
 
     def check_statistics(self, found: ClassStatistics, sender: Sender) -> None:
-        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name)
+        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name, sender.largest)
         if not self.noise and bool(found.ranks.any()):
             raise FedgeoError(f"{sender.name}: it was asked for means alone, and sends covariances")
 
