@@ -39,7 +39,7 @@ class FedFAAugmentation(FillingAugmentation):
             raise FedgeoError(f"{sender.name}: its means have dimension {found.dimension}, it said {sender.dimension}")
         bounded(found.means, "means", sender.name)
         bounded(found.variances, "variances", sender.name)
-        check_norms(found.classes, found.means, found.variances.sum(axis=1), sender.largest, sender.name)
+        check_norms(found, sender.largest, sender.name)
         if len(found.prototype_classes):
             raise FedgeoError(f"{sender.name}: it sends prototypes, which only the server makes of all")
         check_counts(found.classes, found.counts, sender.counts, sender.name)

@@ -5,14 +5,12 @@ a policy has cut the rank of Sigma or an embedding is zero, and never more. A me
 so that what holds for each holds for what all of them are sent.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..common.errors import FedgeoError
 from ..common.received import LARGEST, bounded, check_counts
 from .class_geometry import NEGATIVE
-from .class_statistics import TRIANGLE, ClassStatistics
+from .class_statistics import TRIANGLE, ByClass, ClassStatistics
 
 SLACK = 1e-4  # how far rounding may take a mean of |x|^2 above its bound, relative to it
 
@@ -33,7 +31,7 @@ def check_statistics(
     bounded(found.triangles, "triangles", who)
     if exact and bool((found.ranks > np.maximum(found.counts - 1, 0)).any()):
         raise FedgeoError(f"{who}: a covariance has more factors than its class has samples to vary")
-    check_norms(found.classes, found.means, [_trace(found, row) for row in range(len(found))], largest, who)
+    check_norms(found, largest, who)
     for row in np.flatnonzero(found.ranks == TRIANGLE):
         covariance = found.covariance(int(row))
         slack = NEGATIVE * float(np.linalg.norm(covariance))
@@ -45,29 +43,13 @@ def check_statistics(
             ) from None
 
 
-def check_norms(
-    classes: np.ndarray, means: np.ndarray, traces: Sequence[float] | np.ndarray, largest: float, who: str
-) -> None:
-    """Refuse a class whose mean of |x|^2, |mu|^2 + tr(Sigma), is above ``largest``. Raises FedgeoError.
-
-    classes: (m,). means: (m, p). traces: (m,), of the covariances; 0 where they are not told.
-    """
-    squares = np.square(means, dtype=np.float64).sum(axis=1) + np.asarray(traces, dtype=np.float64)
+def check_norms(found: ByClass, largest: float, who: str) -> None:
+    """Refuse a class whose mean of |x|^2, |mu|^2 + tr(Sigma), is above ``largest``. Raises FedgeoError."""
+    squares = np.square(found.means).sum(axis=1) + np.array([found.trace(row) for row in range(len(found))])
     if (odd := np.flatnonzero(~(squares <= largest * (1 + SLACK)))).size:
         row = odd[0]
         bound = "they have unit norm" if largest == 1 else f"it can be at most {largest:g}"
         raise FedgeoError(
-            f"{who}: by its mean and covariance the embeddings of class {classes[row]} have a mean squared norm of "
-            f"{squares[row]:.6g}, but {bound}"
+            f"{who}: by its mean and covariance the embeddings of class {found.classes[row]} have a mean squared norm "
+            f"of {squares[row]:.6g}, but {bound}"
         )
-
-
-def _trace(found: ClassStatistics, row: int) -> float:
-    """tr(Sigma) of a row."""
-    factor = found.factor(row)
-    if factor is not None:
-        return float(np.square(factor, dtype=np.float64).sum())
-    triangle = found.triangle(row)
-    assert triangle is not None
-    steps = np.arange(found.dimension, 0, -1)  # a triangle's row begins with its diagonal entry
-    return float(triangle[np.concatenate([[0], np.cumsum(steps[:-1])])].sum(dtype=np.float64))
