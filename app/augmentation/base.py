@@ -109,6 +109,11 @@ class Augmentation:
     shares_covariances: ClassVar[bool] = False
     control: ClassVar[bool] = False
 
+    @property
+    def robust(self) -> tuple[str, ...]:
+        """The values of ``federation.robust`` that fit, beside none; () where no class statistics are merged."""
+        return ()
+
     # --- before anything starts ---
 
     def check(self, privacy: Privacy) -> None:

@@ -30,6 +30,10 @@ class ShapeAugmentation(FillingAugmentation):
     max_rank: Positive | None = None
     covariance: Literal["total", "within"] = "total"
 
+    @property
+    def robust(self) -> tuple[str, ...]:  # a median leaves no prototypes of single clients
+        return ("clip",) if self.step2 else ("clip", "median")
+
     def client_statistics(self, x: np.ndarray, y: np.ndarray, client: Client) -> dict[str, np.ndarray]:
         return packed(gather(x, y), client.privacy, self.precision)
 

@@ -42,6 +42,10 @@ class ShiftAugmentation(FillingAugmentation):
     def filling(self) -> Filling:
         return Filling(self.target, self.absent, self.scale, self.step2, self.per_prototype, shaped=self.noise)
 
+    @property
+    def robust(self) -> tuple[str, ...]:  # a median leaves no differences between domains
+        return ("clip",)
+
     def check_domains(self, domains: Collection[str | None]) -> None:
         """Refused where all clients hold one domain, or one of them several."""
         super().check_domains(domains)

@@ -114,6 +114,8 @@ def check_run(config: Config) -> None:
     """Refuse a run that is not meant for sites, or that names files or code of its own. Raises Refusal."""
     if config.engine != "deployment":
         raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
+    if config.attack.name != "none":
+        raise Refusal(f"attack={config.attack.name} is for simulations: a site takes part in no attack")
     if not (is_ours(config.method.target) or config.method.target.startswith("flwr.")):
         raise Refusal(f"method.target={config.method.target}: a site runs methods of the app and of Flower only")
     if ":" in config.augmentation.kind and not is_ours(config.augmentation.kind, "augmentation"):
