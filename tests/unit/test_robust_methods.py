@@ -74,11 +74,8 @@ def test_two_of_five_cannot_carry_the_weights_away(method: Algorithm, size: floa
     lying = [Update(k, weights(9, size), {}, 1e9) if k in (1, 3) else u for k, u in enumerate(UPDATES)]
     found, _ = method.aggregate(START, method.server_state(START), lying, 5)
     honest = np.stack([vector(OWN[k]) for k in (0, 2, 4)])
-    radius = (
-        np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
-        + np.linalg.norm(honest - vector(START), axis=1).max()
-    )
-    assert np.linalg.norm(vector(found) - honest.mean(axis=0)) < 6 * radius
+    spread, far = (np.linalg.norm(honest - at, axis=1).max() for at in (honest.mean(axis=0), vector(START)))
+    assert np.linalg.norm(vector(found) - honest.mean(axis=0)) < 6 * (spread + far)
 
 
 @pytest.mark.parametrize("method", [CentredClipping(), GeometricMedian()], ids=lambda m: type(m).__name__)

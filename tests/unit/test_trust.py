@@ -1,6 +1,7 @@
 """How far the server trusts: caps on what a client counts, words on who is far, and how many clients Krum needs."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -57,9 +58,10 @@ def test_an_update_far_from_the_others_is_noticed_once(caplog: pytest.LogCapture
 def test_counts_of_statistics_are_capped_by_client() -> None:
     rng = np.random.default_rng(0)
     parts = {k: gather(rng.standard_normal((20, 4)), np.arange(20) % 2) for k in range(5)}
+    parts[4] = replace(parts[4], counts=1_000_000 * parts[4].counts)
     held = {0: 20, 1: 20, 2: 20, 3: 20, 4: 20_000_000}
     found = Trust(3.0).statistics(parts, held, ("a", "b"), {})
-    assert [part.counts.tolist() for part in found.values()] == [[10, 10]] * 4 + [[1, 1]]  # 10 of 20 million
+    assert [part.counts.tolist() for part in found.values()] == [[10, 10]] * 4 + [[30, 30]]
     assert all(Trust().statistics(parts, held, ("a", "b"), {})[k] is parts[k] for k in parts)
 
 
