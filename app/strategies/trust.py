@@ -69,11 +69,13 @@ class Trust:
         return replies
 
     def _look(self, number: int, replies: Sequence[Message], sent: ArrayRecord, sites: Mapping[int, str]) -> None:
-        """Notice updates that are far from the median of all, coordinate by coordinate."""
+        """Notice updates that are far from a median of all, coordinate by coordinate; of an even number the upper one."""
         if len(replies) < LEAST or not sent:
             return
         changes = np.stack([messages.flat_arrays(reply, sent) for reply in replies])
-        away = np.linalg.norm(changes - np.median(changes, axis=0), axis=1)
+        middle = len(changes) // 2
+        median = np.partition(np.ascontiguousarray(changes.T), middle, axis=1)[:, middle]  # several times as fast
+        away = np.linalg.norm(changes - median, axis=1)
         usual = float(np.median(away))
         for reply, distance in zip(replies, away, strict=True):
             if usual and distance > FAR * usual:
