@@ -69,7 +69,7 @@ class Trust:
         return replies
 
     def _look(self, number: int, replies: Sequence[Message], sent: ArrayRecord, sites: Mapping[int, str]) -> None:
-        """Notice updates that are far from a median of all, coordinate by coordinate; of an even number the upper one."""
+        """Notice updates that are far from the median of all by coordinate, of an even number the upper one."""
         if len(replies) < LEAST or not sent:
             return
         changes = np.stack([messages.flat_arrays(reply, sent) for reply in replies])
@@ -98,7 +98,7 @@ def scaled(part: Statistics, factor: float) -> Statistics:
 def check_tolerance(base: Strategy, clients: int) -> None:
     """Refuse a Krum, MultiKrum or Bulyan that does not hold for so many clients a round. Raises FedgeoError.
 
-    Flower's Bulyan skips such a round, and its Krum takes another one's place, both without an end.
+    Flower's own Bulyan does nothing in such a round, and its Krum compares each client with fewer others than it must.
     """
     if not isinstance(base, Bulyan | MultiKrum):
         return
