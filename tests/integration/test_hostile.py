@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.client.node import Node
+from app.client import stock
+from app.client.hostile_node import HostileNode
+from app.client.node import Node, node
 from app.common.errors import FedgeoError
+from app.config.compose import load
+from app.config.node_config import Refusal
 from tests.running import rounds, run_in_process
 
 EVEN = ("federation.partition=iid", "federation.rounds=10", "training.lr=2", "attack.share=0.1")
@@ -111,6 +115,12 @@ def test_hostile_clients_act_together_wherever_they_are_hosted(tmp_path: Path, a
     run_in_process(tmp_path / "one", *words)
     run_in_process(tmp_path / "three", *words, nodes=3)
     assert rounds(tmp_path / "one") == rounds(tmp_path / "three")
+
+
+def test_a_stock_strategy_is_not_answered_under_attack(tmp_path: Path) -> None:
+    config = load(["attack=noise", "augmentation=none", f"run_dir={tmp_path}"])
+    with pytest.raises(Refusal, match="attack=noise is for runs with the app's own server"):
+        stock.check(node(config, (0, 1), tmp_path, kind=HostileNode))
 
 
 def test_too_few_clients_for_a_rule_are_told_before_the_first_round(tmp_path: Path) -> None:

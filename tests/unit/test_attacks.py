@@ -21,6 +21,7 @@ from app.attacks.sign_flip import SignFlip
 from app.common.code import CONF
 from app.common.errors import FedgeoError
 from app.config.compose import load
+from app.config.node_config import Refusal, check_run
 from app.geometry.class_statistics import gather
 from app.geometry.statistics_checks import check_statistics
 from app.models.base import Weights
@@ -118,6 +119,12 @@ def test_without_an_attack_nobody_is_hostile() -> None:
 def test_an_attack_that_can_do_nothing_is_refused(words: list[str], message: str) -> None:
     with pytest.raises(FedgeoError, match=message):
         check(load(words))
+
+
+def test_a_site_takes_part_in_no_attack() -> None:
+    check_run(load(["engine=deployment"]))
+    with pytest.raises(Refusal, match="attack=noise is for simulations"):
+        check_run(load(["engine=deployment", "attack=noise"]))
 
 
 def test_a_share_that_is_nobody_is_refused() -> None:
