@@ -1,7 +1,7 @@
 """Class statistics that are the wrong class's: means and covariances of the classes that a client holds change places.
 
-Each class gets those of the next one that the client holds. They are statistics that embeddings can have, so that no
-check of a single client finds them.
+Each class gets those of the next one that the client holds, of no more directions than its own samples can have. They
+are statistics that embeddings can have, so that no check of a single client finds them.
 """
 
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from ..geometry.class_statistics import ClassStatistics
+from ..geometry.class_statistics import TRIANGLE, ClassStatistics
 from ..geometry.robust import joined
 from .base import Attack, Changed, Times
 
@@ -30,6 +30,17 @@ class PoisonedStatistics(Attack):
         return self.counts
 
     def statistics(self, found: ClassStatistics) -> ClassStatistics:
-        rows = [found.only(np.arange(len(found)) == row) for row in np.roll(np.arange(len(found)), -1)]
+        others = np.roll(np.arange(len(found)), -1)
+        rows = [
+            of_rank(found.only(np.arange(len(found)) == row), int(count) - 1)
+            for row, count in zip(others, found.counts, strict=True)
+        ]
         moved = replace(joined(rows, found), classes=found.classes, counts=found.counts)
         return replace(moved, triangles=self.spread**2 * moved.triangles, factors=self.spread * moved.factors)
+
+
+def of_rank(found: ClassStatistics, most: int) -> ClassStatistics:
+    """Statistics of one class with the leading ``most`` directions of its covariance, where that is a factor."""
+    if found.ranks[0] == TRIANGLE or found.ranks[0] <= most:
+        return found
+    return replace(found, ranks=np.array([most]), factors=found.factors[:most])

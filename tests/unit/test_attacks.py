@@ -84,6 +84,12 @@ def test_poisoned_statistics_pass_every_check_of_one_client(samples: int) -> Non
     np.testing.assert_allclose(wide.covariance(2), 100 * found.covariance(0), rtol=1e-12)
 
 
+def test_poisoned_statistics_have_no_more_directions_than_samples() -> None:
+    x = np.eye(24)[:12]
+    moved = PoisonedStatistics().statistics(gather(x, np.repeat([0, 1], [2, 10])))
+    assert moved.ranks.tolist() == [1, 1] and moved.trace(0) == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_is_what_its_file_says(name: str) -> None:
     preset = yaml.safe_load((CONF / "attack" / f"{name}.yaml").read_text())
