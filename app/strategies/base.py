@@ -74,12 +74,11 @@ class FedgeoStrategy(Strategy):
         hello_deadline: seconds for the first answers, before which clients encode their images. max_weight: the most
         that a client counts, times the median client's, None for no cap. robust: how class statistics are merged, see
         geometry/robust.py. classes: the order of a deployment's class names, None for all that the sites have. code:
-        the hash that all nodes must tell, None
-        for that of the code that runs here. learning_rate: what clients train with, None for the rate of their own
-        configuration. evaluate: whether the clients score every round's model, or ``evaluate_fn`` alone. init: the
-        one-round head that takes the place of the initial arrays. planner: each client's gradient steps a round, None
-        for its epochs. handshake: what the clients said, where they have been asked already. folder: where what all
-        clients were sent before the rounds is stored, for clients that lose it.
+        the hash that all nodes must tell, None for that of the code that runs here. learning_rate: what clients train
+        with, None for the rate of their own configuration. evaluate: whether the clients score every round's model, or
+        ``evaluate_fn`` alone. init: the one-round head that takes the place of the initial arrays. planner: each
+        client's gradient steps a round, None for its epochs. handshake: what the clients said, where they have been
+        asked already. folder: where what all clients were sent before the rounds is stored, for clients that lose it.
         """
         self.base = base
         self.seed = seed

@@ -106,6 +106,8 @@ def check_attack(config: Config, found: type) -> None:
         raise FedgeoError(
             f"attack.counts={attack.claimed}: {method} counts trials by its own sums: set attack.counts=1"
         )
+    if attack.claimed > 1 and config.steps == "equal":
+        raise FedgeoError(f"attack.counts={attack.claimed}: steps=equal is planned from true counts: set steps=own")
     if attack.together and (keeps(config, found) or config.training.keep_moments):
         raise FedgeoError(f"{name}: clients of {method} keep a state from round to round: choose method=fedavg")
 

@@ -119,6 +119,7 @@ def test_without_an_attack_nobody_is_hostile() -> None:
         (["attack=poisoned_statistics", "augmentation=none"], "attack=poisoned_statistics changes class statistics"),
         (["attack=alie", "method=scaffold"], "attack=alie: clients of method=scaffold keep a state"),
         (["attack=label_flip", "method=centralised"], "attack=label_flip: method=centralised has no clients"),
+        (["attack=label_flip", "attack.counts=9", "steps=equal"], "attack.counts=9: steps=equal is planned from"),
         (["attack=label_flip", "attack.counts=0"], "attack.counts=0: must be greater than or equal to 1"),
     ],
 )
