@@ -273,7 +273,7 @@ Held = tuple[ClassStatistics, int, float]  # a part that holds a class, its row 
 def _holders(parts: list[ClassStatistics], label: int, weights: Sequence[float] | None) -> list[Held]:
     """The parts that hold a class, in an order that owes nothing to that of the parts."""
     held = [
-        (part, row, part.counts[row] if weights is None else weights[number])
+        (part, row, float(part.counts[row] if weights is None else weights[number]))
         for number, part in enumerate(parts)
         if (row := part.row_of(label)) is not None
     ]

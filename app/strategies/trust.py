@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -52,8 +52,7 @@ class Trust:
                 self.notice(client, f"{named(client, sites)}: its {words}, in class {classes[label]}")
         if self.robust == "none":
             return weighed
-        found = {client: part for client, part in weighed.items() if isinstance(part, ClassStatistics)}
-        return tempered(found, self.robust)  # type: ignore[return-value]
+        return cast(dict[int, Statistics], tempered(cast(dict[int, ClassStatistics], weighed), self.robust))
 
     def updates(
         self, number: int, replies: list[Message], sent: ArrayRecord, sites: Mapping[int, str]
