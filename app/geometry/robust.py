@@ -12,8 +12,8 @@ such a combination (Weiszfeld), whatever a minority of the weight sends.
 
 ``median``: all sites' statistics of a class become its median. ``clip``: a site that is farther from it than tau, the
 median of all sites' distances, becomes its mixture with it at distance tau, and is then merged by its counts. Both need
-a majority of honest holders of EVERY class: where labels are so skewed that few hold a class, they drop what only some
-sites know. Of one or two holders neither can tell who lies.
+a majority of honest holders of EVERY class: where labels are so skewed that few hold a class, one hostile site may be
+most of them. Of one or two holders neither can tell who lies.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
