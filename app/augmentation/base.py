@@ -17,6 +17,7 @@ import numpy as np
 
 from ..algorithms.base import Algorithm
 from ..common.errors import FedgeoError
+from ..common.received import LARGEST
 from ..config.privacy import rounded
 from ..config.schema import Privacy
 from ..geometry.class_statistics import ClassStatistics, cut
@@ -59,13 +60,15 @@ class Sender:
     """Whose statistics the server checks, and what that client reported in its handshake.
 
     name: begins every error. counts: int64 (C,), samples by class. exact: whether these are true, and not rounded.
-    dimension: of its embeddings.
+    dimension: of its embeddings. largest: the most that the mean of their squared norms can be, 1 where they have unit
+    norm.
     """
 
     name: str
     counts: np.ndarray
     exact: bool
     dimension: int
+    largest: float = LARGEST
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +110,11 @@ class Augmentation:
     shares_covariances: ClassVar[bool] = False
     control: ClassVar[bool] = False
     by_class: ClassVar[bool] = False
+
+    @property
+    def robust(self) -> tuple[str, ...]:
+        """The values of ``federation.robust`` that fit, beside none; () where no class statistics are merged."""
+        return ()
 
     # --- before anything starts ---
 

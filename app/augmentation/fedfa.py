@@ -10,6 +10,7 @@ from ..common.errors import FedgeoError
 from ..common.received import bounded, check_counts
 from ..geometry import gaussians
 from ..geometry.gaussians import Gaussians, estimate
+from ..geometry.statistics_checks import check_norms
 from .base import Client, Population, Receiver, Sender, packed
 from .filling import FillingAugmentation, check_fits
 from .sources import Filling
@@ -38,6 +39,7 @@ class FedFAAugmentation(FillingAugmentation):
             raise FedgeoError(f"{sender.name}: its means have dimension {found.dimension}, it said {sender.dimension}")
         bounded(found.means, "means", sender.name)
         bounded(found.variances, "variances", sender.name)
+        check_norms(found, sender.largest, sender.name)
         if len(found.prototype_classes):
             raise FedgeoError(f"{sender.name}: it sends prototypes, which only the server makes of all")
         check_counts(found.classes, found.counts, sender.counts, sender.name)

@@ -29,6 +29,7 @@ from ..common.seeds import MIXING
 from ..config.privacy import check_mixing, smallest_reported
 from ..config.schema import Positive, Privacy
 from ..geometry.class_statistics import field, refuse
+from ..geometry.statistics_checks import SLACK
 from ..models.base import Weights
 from .augmented_set import AugmentedSet
 from .base import Augmentation, Client, Population, Receiver, Sender
@@ -65,6 +66,8 @@ class FedMixAugmentation(Augmentation):
             shown = f"{len(found)} means of dimension {found.means.shape[1]}"
             raise FedgeoError(f"{sender.name}: {shown} do not go with its hello")
         bounded(found.means, "means", sender.name)
+        if bool((np.square(found.means, dtype=np.float64).sum(axis=1) > sender.largest * (1 + SLACK)).any()):
+            raise FedgeoError(f"{sender.name}: it sends a mean that is longer than its embeddings can be")
 
     def merge(self, parts: Mapping[int, "SharedMeans"], clients: Population) -> "SharedMeans":
         """All clients' means, for everyone."""

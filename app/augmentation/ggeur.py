@@ -30,6 +30,10 @@ class ShapeAugmentation(FillingAugmentation):
     max_rank: Positive | None = None
     covariance: Literal["total", "within"] = "total"
 
+    @property
+    def robust(self) -> tuple[str, ...]:  # a median leaves no prototypes of single clients
+        return ("clip",) if self.step2 else ("clip", "median")
+
     def client_statistics(self, x: np.ndarray, y: np.ndarray, client: Client) -> dict[str, np.ndarray]:
         return packed(gather(x, y), client.privacy, self.precision)
 
@@ -37,7 +41,7 @@ class ShapeAugmentation(FillingAugmentation):
         return ClassStatistics.from_arrays(arrays, origin)
 
     def check_statistics(self, found: ClassStatistics, sender: Sender) -> None:
-        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name)
+        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name, sender.largest)
 
     def merge(self, parts: Mapping[int, ClassStatistics], clients: Population) -> Geometry:
         """The global shape of every class that a client holds, with step 2 the clients' prototypes."""

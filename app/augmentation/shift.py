@@ -42,6 +42,10 @@ class ShiftAugmentation(FillingAugmentation):
     def filling(self) -> Filling:
         return Filling(self.target, self.absent, self.scale, self.step2, self.per_prototype, shaped=self.noise)
 
+    @property
+    def robust(self) -> tuple[str, ...]:  # a median leaves no differences between domains
+        return ("clip",)
+
     def check_domains(self, domains: Collection[str | None]) -> None:
         """Refused where all clients hold one domain, or one of them several."""
         super().check_domains(domains)
@@ -54,7 +58,7 @@ class ShiftAugmentation(FillingAugmentation):
         return ClassStatistics.from_arrays(arrays, origin)
 
     def check_statistics(self, found: ClassStatistics, sender: Sender) -> None:
-        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name)
+        check_statistics(found, sender.counts, sender.dimension, sender.exact, sender.name, sender.largest)
         if not self.noise and bool(found.ranks.any()):
             raise FedgeoError(f"{sender.name}: it was asked for means alone, and sends covariances")
 

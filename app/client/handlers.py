@@ -81,7 +81,7 @@ def geometry(message: Message, context: Context) -> Message:
 
     def one(client: int, _: RecordDict) -> RecordDict:
         here.geometry_store.keep(digest, arrays)  # only for a client that this node hosts
-        figures, counts = here.sets.describe(client, digest)
+        figures, counts = here.describe(client, digest)
         return messages.described_reply(figures, counts)
 
     return answer(message, here, one)
@@ -126,7 +126,7 @@ def train(message: Message, context: Context) -> Message:
         result = participation.result(client)
         watched = here.watch(client, number, result.weights)
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, **watched}
-        sent = result.weights if here.algorithm.shares else {}
+        sent = here.sent(client, call, result.weights) if here.algorithm.shares else {}
         return messages.train_reply(sent, here.auxiliary(result.auxiliary), metrics)
 
     return answer(message, here, one)

@@ -8,7 +8,7 @@ import functools
 import getpass
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ from .client_states import ClientStates
 from .geometry_store import SERVER, GeometryStore
 from .scoring import Counted, count, held_out
 from .training_sets import ClientSet, TrainingSets
+
+if TYPE_CHECKING:
+    from .local_training import Call
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
 
@@ -192,6 +195,14 @@ class Node:
             keep |= prefixed(result.weights, OWN)
         self.states.save(client, number, keep)
 
+    def describe(self, client: int, digest: str) -> tuple[dict[str, float | int], dict[str, list[int]]]:
+        """What the client has drawn beside its own samples, from what all clients were sent."""
+        return self.sets.describe(client, digest)
+
+    def sent(self, client: int, call: "Call", weights: Weights) -> Weights:
+        """What the client sends of the weights that it has trained."""
+        return weights
+
     def evaluate(self, client: int, number: int, weights: Weights) -> Counted:
         """After round ``number``: confusion (C, C) and summed loss of the client's own 'val' and 'test' samples.
 
@@ -277,12 +288,13 @@ def state_folder(config: Config, run_id: int) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def node(config: Config, place: tuple[int, int], state: Path, spread: bool = False) -> Node:
+def node(config: Config, place: tuple[int, int], state: Path, spread: bool = False, kind: type[Node] = Node) -> Node:
     """The node at ``place``, kept for the next message of the same process.
 
     place: (partition-id, num-partitions). state: its folder. spread: whether clients that could be trained side by side
-    are spread over all nodes too, to within one client; else they stay together, and a node may host none.
+    are spread over all nodes too, to within one client; else they stay together, and a node may host none. kind: of
+    node.
     """
     whole_dataset = federated_dataset(config)
     number = len(whole_dataset)
-    return Node(config, whole_dataset, hosted(number, *place, 1 if spread else together(config, number)), state)
+    return kind(config, whole_dataset, hosted(number, *place, 1 if spread else together(config, number)), state)

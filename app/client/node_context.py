@@ -17,6 +17,7 @@ from ..config.node_config import Refusal, Site, check_code, check_run, check_wor
 from ..config.schema import Config
 from ..config.site_bounds import check_bounds
 from . import audit, questions, stock
+from .hostile_node import HostileNode
 from .node import Node, node, state_folder
 from .site_node import SiteNode, bounded, site_node, told
 
@@ -35,7 +36,8 @@ def node_of(message: Message, context: Context) -> Node:
     if config.run_dir and Path(config.run_dir).is_dir():
         log_to(Path(config.run_dir))
     place, state = messages.node_place(context), state_folder(config, context.run_id)
-    return node(config, place, state, spread=messages.is_stock(message.content))
+    kind = Node if config.attack.name == "none" else HostileNode
+    return node(config, place, state, spread=messages.is_stock(message.content), kind=kind)
 
 
 def site_node_of(site: Site, message: Message, context: Context) -> SiteNode:

@@ -31,6 +31,8 @@ def check(here: Node) -> None:
     """Refuse a run that needs more of its server than a mean of weights. Raises Refusal, which names the key."""
     if not here.clients:
         raise Refusal("this node hosts no client: there are more nodes than federation.clients")
+    if here.config.attack.name != "none":
+        raise Refusal(f"attack={here.config.attack.name} is for runs with the app's own server: set attack=none")
     method, algorithm = f"method={here.config.method.name}", here.algorithm
     if here.augmentation.exchanges:
         raise Refusal(

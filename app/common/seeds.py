@@ -10,7 +10,7 @@ import torch
 from threadpoolctl import ThreadpoolController
 
 WITH_BLAS = {"numpy", "scipy.linalg", "sklearn", "torch"}  # modules that bring a BLAS or OpenMP of their own
-SHUFFLE, INITIAL, MIXING, VIRTUAL = 11, 12, 13, 14  # so that one seed gives each task a stream of its own
+SHUFFLE, INITIAL, MIXING, VIRTUAL, HOSTILE = 11, 12, 13, 14, 15  # so that one seed gives each task a stream of its own
 
 
 def generator(*key: int) -> torch.Generator:

@@ -140,6 +140,8 @@ def check_run(config: Config, targets: Sequence[str] | None = None) -> None:
     """
     if config.engine != "deployment":
         raise Refusal(f"engine={config.engine}: a site with data of its own takes part in engine=deployment only")
+    if config.attack.name != "none":
+        raise Refusal(f"attack={config.attack.name} is for simulations: a site takes part in no attack")
     target = config.method.target
     named = target.startswith("flwr.") if targets is None else {target, target.partition(":")[0]} & set(targets)
     if not (is_ours(target, "algorithms", "one_shot") or named):

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, Field
 
 from ..common.targets import written
 
+MAX_WEIGHT = 3.0  # times the median site's, where ``federation.max_weight`` is left to us
+
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -169,12 +171,24 @@ class Federation(Group):
     min_per_class: Count
     participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
     weights: Literal["real", "augmented", "equal"]
+    max_weight: Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
+    robust: Literal["none", "clip", "median"]
     max_failures: Share
     min_nodes: Positive
     deadline: Rate
     hello_deadline: Rate
     ray_address: Annotated[str, Field(pattern=r"^[^\s:/]+:\d+$")] | None
     classes: Annotated[list[str], Field(min_length=2)] | None
+
+
+class Attack(OpenGroup):
+    """What hostile clients do in a simulation: ``name`` is a file of app/attacks, further keys are its settings.
+
+    share: of the clients that are hostile.
+    """
+
+    name: str
+    share: Annotated[float, Field(gt=0, le=1)]
 
 
 class Privacy(Group):
@@ -226,8 +240,17 @@ class Config(Group):
     model: Model
     training: Training
     federation: Federation
+    attack: Attack
     privacy: Privacy
     metric: Metric
+
+    @property
+    def max_weight(self) -> float | None:
+        """``federation.max_weight`` as a number; None: there is no cap."""
+        chosen = self.federation.max_weight
+        if chosen == "auto":
+            return MAX_WEIGHT if self.engine == "deployment" or self.federation.robust != "none" else None
+        return chosen
 
     def __hash__(self) -> int:  # lists and mappings among the values have no hash of their own
         return hash(self.model_dump_json())

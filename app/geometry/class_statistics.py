@@ -1,6 +1,6 @@
 """Class statistics: count, mean and covariance of each class, gathered at a site, merged exactly (Eq. 4)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,6 +34,10 @@ class ByClass:
         """The row of class ``label``, or None where the class is absent."""
         row = int(np.searchsorted(self.classes, label))
         return row if row < len(self) and self.classes[row] == label else None
+
+    def trace(self, row: int) -> float:
+        """tr(Sigma) of a row."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +84,15 @@ class ClassStatistics(ByClass):
         dense += dense.T
         np.fill_diagonal(dense, diagonal)
         return dense
+
+    def trace(self, row: int) -> float:
+        factor, p = self.factor(row), self.dimension
+        if factor is not None:
+            return float(np.square(factor, dtype=np.float64).sum())
+        triangle = self.triangle(row)
+        assert triangle is not None
+        diagonal = np.cumsum([0, *range(p, 1, -1)])  # where the triangle's rows begin
+        return float(triangle[diagonal].sum(dtype=np.float64))
 
     def only(self, keep: np.ndarray) -> "ClassStatistics":
         """The rows where ``keep``, bool (m,), holds."""
@@ -197,14 +210,17 @@ def cut(found: ClassStatistics, counts: np.ndarray) -> ClassStatistics:
     return ClassStatistics(found.classes, counts, found.means, *packer.packed())
 
 
-def merge(parts: Iterable[ClassStatistics], between: bool = True) -> ClassStatistics:
+def merge(
+    parts: Iterable[ClassStatistics], between: bool = True, weights: Sequence[float] | None = None
+) -> ClassStatistics:
     """The statistics of all parts together (Eq. 4), exact but for float64 rounding, a class at a time.
 
     Equal to the statistics of the pooled samples, whatever the grouping. Means are kept in float64, so the
     relative error of a covariance is about 1e-16 times the mean over the spread. Each class is summed in an
     order set by its counts and means, so the order of the parts changes no bit (unless two parts share count
     and mean of a class). A part that lacks a class counts nothing there. ``between=False`` leaves out the
-    second sum of Eq. 4, the scatter of the clients' means: the mean covariance within clients remains.
+    second sum of Eq. 4, the scatter of the clients' means: the mean covariance within clients remains. ``weights``:
+    what each part counts in the place of its counts, not negative; the counts are summed all the same.
 
     Beside the parts and the result only one p x p matrix is held. Raises FedgeoError where there is no part
     or the dimensions differ.
@@ -219,20 +235,21 @@ def merge(parts: Iterable[ClassStatistics], between: bool = True) -> ClassStatis
                 f"statistics {number} are of dimension {part.dimension}, the first of {p}: use one encoder"
             )
     classes = np.unique(np.concatenate([part.classes for part in parts]))
-    holders = [_holders(parts, int(label)) for label in classes]
-    counts = np.array([sum(int(part.counts[row]) for part, row in held) for held in holders], dtype=np.int64)
-    factored = np.array([all(part.ranks[row] != TRIANGLE for part, row in held) for held in holders], dtype=bool)
+    holders = [_holders(parts, int(label), weights) for label in classes]
+    counts = np.array([sum(int(part.counts[row]) for part, row, _ in held) for held in holders], dtype=np.int64)
+    factored = np.array([all(part.ranks[row] != TRIANGLE for part, row, _ in held) for held in holders], dtype=bool)
     packer = _Packer(p, small=factored & (2 * counts < p))
     means = np.empty((len(classes), p))
     for row, held in enumerate(holders):
-        weights = np.array([part.counts[i] for part, i in held]) / counts[row]
-        means[row], deviations = _centre(np.stack([part.means[i] for part, i in held]), weights)
-        scatter = np.sqrt(weights)[:, None] * deviations if between else np.empty((0, p))
+        own = np.array([weight for *_, weight in held])
+        shares = own / own.sum()
+        means[row], deviations = _centre(np.stack([part.means[i] for part, i, _ in held]), shares)
+        scatter = np.sqrt(shares)[:, None] * deviations if between else np.empty((0, p))
         if packer.small[row]:
-            scaled = [np.sqrt(w) * _factor64(part, i) for w, (part, i) in zip(weights, held, strict=True)]
+            scaled = [np.sqrt(share) * _factor64(part, i) for share, (part, i, _) in zip(shares, held, strict=True)]
             packer.add_factor(np.concatenate([*scaled, scatter]))
         else:
-            _sum_covariances(packer.next_triangle(), held, weights, scatter)
+            _sum_covariances(packer.next_triangle(), held, shares, scatter)
     return ClassStatistics(classes, counts, means, *packer.packed())
 
 
@@ -280,9 +297,16 @@ def _centre(rows: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.nda
     return rows[0] + shift, deviations - shift
 
 
-def _holders(parts: list[ClassStatistics], label: int) -> list[tuple[ClassStatistics, int]]:
-    """The parts that hold a class and its row there, in an order that owes nothing to that of the parts."""
-    held = [(part, row) for part in parts if (row := part.row_of(label)) is not None]
+Held = tuple[ClassStatistics, int, float]  # a part that holds a class, its row there, and what it counts
+
+
+def _holders(parts: list[ClassStatistics], label: int, weights: Sequence[float] | None) -> list[Held]:
+    """The parts that hold a class, in an order that owes nothing to that of the parts."""
+    held = [
+        (part, row, float(part.counts[row] if weights is None else weights[number]))
+        for number, part in enumerate(parts)
+        if (row := part.row_of(label)) is not None
+    ]
     return sorted(held, key=lambda entry: (int(entry[0].counts[entry[1]]), entry[0].means[entry[1]].tobytes()))
 
 
@@ -292,13 +316,11 @@ def _factor64(part: ClassStatistics, row: int) -> np.ndarray:
     return factor.astype(np.float64, copy=False)
 
 
-def _sum_covariances(
-    out: np.ndarray, held: list[tuple[ClassStatistics, int]], weights: np.ndarray, scatter: np.ndarray
-) -> None:
+def _sum_covariances(out: np.ndarray, held: list[Held], weights: np.ndarray, scatter: np.ndarray) -> None:
     """Eq. 4 into ``out``, a triangle of zeros: weighted triangles and the Gram matrix of all other rows."""
     p = scatter.shape[1]
     rows, waiting = [scatter], len(scatter)
-    for weight, (part, i) in zip(weights, held, strict=True):
+    for weight, (part, i, _) in zip(weights, held, strict=True):
         triangle = part.triangle(i)
         if triangle is not None:
             out += weight * triangle.astype(np.float64, copy=False)

@@ -46,6 +46,9 @@ class Gaussians(ByClass):
         """What ``AugmentedSet`` perturbs along, a class each."""
         return tuple(Diagonal(row) for row in self.variances)
 
+    def trace(self, row: int) -> float:
+        return float(self.variances[row].sum())
+
     def only(self, keep: np.ndarray) -> "Gaussians":
         """The rows where ``keep``, bool (m,), holds, and their prototypes."""
         owned = np.isin(self.prototype_classes, self.classes[keep])

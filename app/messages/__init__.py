@@ -21,6 +21,7 @@ from .content import (
     Evaluation,
     described_reply,
     evaluate_reply,
+    flat_arrays,
     is_missing,
     is_stock,
     metrics_record,
@@ -30,6 +31,7 @@ from .content import (
     read_clamped,
     read_digest,
     read_evaluation,
+    read_examples,
     read_loss,
     read_question,
     read_rate,
@@ -43,6 +45,7 @@ from .content import (
     test_metrics,
     text_content,
     train_reply,
+    write_examples,
     write_steps,
 )
 from .handshake import (
@@ -118,6 +121,7 @@ __all__ = [
     "described_reply",
     "error_reply",
     "evaluate_reply",
+    "flat_arrays",
     "from_record",
     "is_missing",
     "is_site",
@@ -138,6 +142,7 @@ __all__ = [
     "read_clients",
     "read_digest",
     "read_evaluation",
+    "read_examples",
     "read_hosted",
     "read_loss",
     "read_place",
@@ -164,5 +169,6 @@ __all__ = [
     "train_reply",
     "view_record",
     "weights_record",
+    "write_examples",
     "write_steps",
 ]

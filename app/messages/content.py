@@ -190,6 +190,22 @@ def read_loss(content: RecordDict) -> list[tuple[float, float]]:
     return [(number(metrics, "num-examples"), number(metrics, "train_loss"))]
 
 
+def read_examples(reply: Message) -> float:
+    """What a training reply weighs."""
+    return number(_metrics(reply.content), "num-examples")
+
+
+def write_examples(reply: Message, examples: float) -> None:
+    """Let a training reply weigh ``examples``."""
+    reply.content[METRICS] = MetricRecord({**_metrics(reply.content), "num-examples": examples})
+
+
+def flat_arrays(reply: Message, like: ArrayRecord) -> np.ndarray:
+    """The arrays of a training reply that ``like`` names, as one vector, float32."""
+    own = cast(ArrayRecord, reply.content[ARRAYS])
+    return np.concatenate([np.asarray(own[name].numpy(), dtype=np.float32).reshape(-1) for name in like])
+
+
 def read_clamped(content: RecordDict) -> list[float]:
     """[SPDnet's clamped fraction] where a training reply tells it."""
     metrics = _metrics(content)

@@ -17,11 +17,13 @@ class FromStatistics(Algorithm):
     """Clients send their class statistics once, the server makes the head of them.
 
     ``covariances``: whether the statistics must hold covariances; else counts and means are all that is sent.
+    ``robust``: the values of federation.robust that fit, beside none.
     """
 
     trains: ClassVar[bool] = False
     for_model: ClassVar[str | None] = "linear"
     covariances: ClassVar[bool] = True
+    robust: ClassVar[tuple[str, ...]] = ("clip", "median")
 
     def solve(self, parts: Sequence[ClassStatistics], classes: int, seed: int) -> Head:
         """The head (C, p), (C,) from the clients' statistics. seed: of the run, for a method that draws."""

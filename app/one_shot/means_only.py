@@ -16,6 +16,7 @@ class MeansOnly(FromStatistics):
     """shrinkage: how far the covariance that the means tell is drawn towards the sphere, 0 to 1."""
 
     covariances: ClassVar[bool] = False
+    robust: ClassVar[tuple[str, ...]] = ("clip",)  # a median leaves no spread of the clients' means
 
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.1
 

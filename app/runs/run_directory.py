@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,13 +131,15 @@ class RunDirectory:
         """model-final or model-best."""
         save_model(self.path / f"model-{which}.safetensors", self.config, weights, dataset)
 
-    def finish(self, status: str, error: str | None, facts: dict[str, Any]) -> dict[str, Any]:
-        """Write summary.json and return it. ``facts`` are what only the server knows."""
+    def finish(
+        self, status: str, error: str | None, facts: dict[str, Any], warnings: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Write summary.json and return it. facts: what only the server knows. warnings: what it noticed of clients."""
         summary = summarise(self.config, self.rows, status, error) | {
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
         }
-        summary["warnings"] = [*self.data_warnings, *summary["warnings"]]
+        summary["warnings"] = [*self.data_warnings, *warnings, *summary["warnings"]]
         summary = strict(summary | facts)  # what is returned is what can be read back
         self.write("summary.json", json.dumps(summary, indent=2) + "\n")
         self.tracker.end(self.path, summary)

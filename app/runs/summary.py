@@ -25,6 +25,7 @@ def summarise(config: Config, rows: Sequence[Mapping[str, Any]], status: str, er
         "simulated": config.data.family == "eeg" and config.data.kind == "simulated",
         "warnings": [text for row in rows if (text := warning(config, row)) is not None],
         "privacy": None,
+        "attack": None,
         "seed": config.seed,
         "rounds": len(rows),
         "metric": config.metric.name,

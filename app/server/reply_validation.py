@@ -86,7 +86,8 @@ class ReplyValidator:
     def _statistics(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
         requested, counts = messages.read_statistics(request.content), self._counts(client, who)
-        sender = Sender(who, counts, self._exact(client), self._dimension(client, who))
+        largest = 1.0 if self.config.encoder.normalise == "l2" else LARGEST
+        sender = Sender(who, counts, self._exact(client), self._dimension(client, who), largest)
         if requested == "augmentation":
             found = self.augmentation.read_statistics(arrays, len(counts), who)
             only(arrays, found.to_arrays(), who, "array")
@@ -94,7 +95,7 @@ class ReplyValidator:
             return
         statistics = ClassStatistics.from_arrays(arrays, who)
         only(arrays, statistics.to_arrays(), who, "array")
-        check_statistics(statistics, counts, sender.dimension, sender.exact, who)
+        check_statistics(statistics, counts, sender.dimension, sender.exact, who, largest)
         if requested == "means" and bool(statistics.ranks.any()):
             raise FedgeoError(f"{who}: it sends covariances, means alone were requested")
 

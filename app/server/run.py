@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from .. import messages
 from ..algorithms.centralised import Centralised
 from ..algorithms.registry import local_algorithm
+from ..attacks import registry as attacks
 from ..common.code import code_hash
 from ..common.errors import describe
 from ..common.logs import log_to
@@ -80,9 +81,9 @@ def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | 
         with one_thread():
             server.run()
     except BaseException as error:
-        run_report.write(results.path, results.finish("failed", describe(error), server.facts()))
+        run_report.write(results.path, results.finish("failed", describe(error), server.facts(), server.warnings()))
         raise
-    summary = results.finish("completed", None, server.facts())
+    summary = results.finish("completed", None, server.facts(), server.warnings())
     run_report.write(results.path, summary)
     return summary
 
@@ -108,6 +109,7 @@ class Server:
         experiment, hello = self.discover()
         algorithm, dataset = experiment.algorithm, experiment.dataset
         self.results.write_partition(dataset.partition_json())
+        self.note_attack(len(dataset))
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
         self.results.data_warnings += getattr(dataset, "warnings", ())
@@ -135,6 +137,14 @@ class Server:
                 evaluate_fn=loop,
             )
         loop.end()
+
+    def note_attack(self, clients: int) -> None:
+        """Say who is hostile, in the log and among the run's warnings."""
+        if hostile := attacks.hostile(self.config, clients):
+            names = ", ".join(map(str, hostile))
+            words = f"attacked on purpose: attack={self.config.attack.name}, hostile clients {names}"
+            log.warning("warning: %s", words)
+            self.results.data_warnings.append(words)
 
     def discover(self) -> tuple[Experiment, Handshake | None]:
         """Find the clients, and what they hold: of a simulation it is known, a deployment's sites are asked."""
@@ -167,11 +177,21 @@ class Server:
         listener = [] if self.on_round is None else [Listener(self.on_round)]
         return [*parts, checkpoints, *listener], checkpoints
 
+    def attack(self) -> dict[str, Any] | None:
+        """The attack that the run was under, and its settings."""
+        chosen = self.config.attack
+        return None if chosen.name == "none" else chosen.model_dump()
+
+    def warnings(self) -> list[str]:
+        """Who was noticed to be far from the others."""
+        return [] if self.strategy is None else list(self.strategy.trust.noticed.values())
+
     def facts(self) -> dict[str, Any]:
         """What only the server knows, for the summary; also of a run that failed on its way."""
         drawn = NOTHING if self.strategy is None else self.strategy.drawn
         return {
             "privacy": privacy_report(self.strategy),
+            "attack": self.attack(),
             "parameters": self.parameters,
             "added_samples": drawn.added,
             "perturbation_rms": drawn.perturbation_rms,

@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 
 from ..algorithms import registry
 from ..algorithms.registry import local_algorithm
+from ..attacks import registry as attacks
 from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
 from ..config.schema import Config, Method
@@ -17,7 +18,7 @@ from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
 from ..strategies.algorithm import AlgorithmStrategy
 from ..strategies.augmented import AugmentedStrategy
-from ..strategies.base import FedgeoStrategy
+from ..strategies.base import FedgeoStrategy, participants
 from ..strategies.compatibility import check_classes, first_head
 from ..strategies.equal_steps import equal_steps
 from ..strategies.evaluate_only import EvaluateOnly
@@ -25,6 +26,7 @@ from ..strategies.fitted import FittedStrategy
 from ..strategies.handshake import Handshake
 from ..strategies.one_shot import OneShotStrategy
 from ..strategies.schedule import LearningRate
+from ..strategies.trust import check_tolerance
 
 
 def build(
@@ -36,7 +38,9 @@ def build(
     again. Raises FedgeoError where the method does not fit what the data set holds.
     """
     check_classes(config, len(dataset.classes))
+    attacks.hostile(config, len(dataset))  # refused where the share comes to nobody
     base = build_base(config.method)
+    check_tolerance(base, participants(config.federation.participation, len(dataset)))
     federation, training, method = config.federation, config.training, local_algorithm(config)
     common: dict[str, Any] = {
         "seed": config.seed,
@@ -45,6 +49,8 @@ def build(
         "min_nodes": federation.min_nodes,
         "deadline": federation.deadline,
         "hello_deadline": federation.hello_deadline,
+        "max_weight": config.max_weight,
+        "robust": federation.robust,
         "classes": federation.classes,
         "learning_rate": LearningRate(
             training.lr, training.schedule, patience=training.patience, factor=training.factor

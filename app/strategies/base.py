@@ -20,6 +20,7 @@ from ..common.code import code_hash
 from ..common.errors import FedgeoError
 from ..geometry.class_statistics import ClassStatistics
 from ..geometry.gaussians import Gaussians
+from ..geometry.robust import Robust
 from ..geometry.similarity import DomainSimilarity
 from ..grids.cohort import CohortGrid, named
 from ..grids.limits import Limits
@@ -33,6 +34,7 @@ from .drawn import NOTHING
 from .handshake import Handshake, shake_hands
 from .requests import ask, good
 from .schedule import LearningRate
+from .trust import Trust, check_tolerance
 
 Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
 INIT: dict[str, type[FromStatistics]] = {"lda": LDA, "ridge": Ridge}
@@ -53,6 +55,8 @@ class FedgeoStrategy(Strategy):
         min_nodes: int = 2,
         deadline: float = 1800.0,
         hello_deadline: float = 14_400.0,
+        max_weight: float | None = None,
+        robust: Robust = "none",
         classes: Sequence[str] | None = None,
         code: str | None = None,
         learning_rate: LearningRate | float | None = None,
@@ -67,18 +71,20 @@ class FedgeoStrategy(Strategy):
         seed: of the participants that are drawn. participation: "all", a share of the clients below 1, or a number of
         clients a round. max_failures: the share of clients that may fail in a phase or round before FedgeoError stops
         the run. min_nodes: the fewest sites of a deployment. deadline: seconds for a phase before the rounds.
-        hello_deadline: seconds for the first answers, before which clients encode their images. classes: the order of
-        a deployment's class names, None for all that the sites have. code: the hash that all nodes must tell, None
-        for that of the code that runs here. learning_rate: what clients train with, None for the rate of their own
-        configuration. evaluate: whether the clients score every round's model, or ``evaluate_fn`` alone. init: the
-        one-round head that takes the place of the initial arrays. planner: each client's gradient steps a round, None
-        for its epochs. handshake: what the clients said, where they have been asked already. folder: where what all
-        clients were sent before the rounds is stored, for clients that lose it.
+        hello_deadline: seconds for the first answers, before which clients encode their images. max_weight: the most
+        that a client counts, times the median client's, None for no cap. robust: how class statistics are merged, see
+        geometry/robust.py. classes: the order of a deployment's class names, None for all that the sites have. code:
+        the hash that all nodes must tell, None for that of the code that runs here. learning_rate: what clients train
+        with, None for the rate of their own configuration. evaluate: whether the clients score every round's model, or
+        ``evaluate_fn`` alone. init: the one-round head that takes the place of the initial arrays. planner: each
+        client's gradient steps a round, None for its epochs. handshake: what the clients said, where they have been
+        asked already. folder: where what all clients were sent before the rounds is stored, for clients that lose it.
         """
         self.base = base
         self.seed = seed
         self.participation = participation
         self.limits = Limits(max_failures, min_nodes, deadline, hello_deadline)
+        self.trust = Trust(max_weight, robust)
         self.classes = classes
         self.code = code or code_hash()
         self.rate = LearningRate(learning_rate) if isinstance(learning_rate, int | float) else learning_rate
@@ -99,6 +105,7 @@ class FedgeoStrategy(Strategy):
     def state(self) -> tuple[Weights, dict[str, Any]]:
         """What a resumed run needs of this strategy: tensors, and plain values."""
         facts: dict[str, Any] = {"rate": self.rate and self.rate.state(), "left_out": self.left_out}
+        facts["noticed"] = {str(client): words for client, words in self.trust.noticed.items()}
         if isinstance(self.base, AlgorithmStrategy):
             return self.base.state, facts
         # a strategy of Flower's: what it has set since it was made would have to be saved, and in a way it knows
@@ -119,6 +126,7 @@ class FedgeoStrategy(Strategy):
         if self.rate is not None:
             self.rate.restore(facts["rate"])
         self.left_out = tuple(facts.get("left_out", ()))
+        self.trust.noticed = {int(client): words for client, words in facts.get("noticed", {}).items()}
         if isinstance(self.base, AlgorithmStrategy):
             self.base.state = server
 
@@ -156,6 +164,7 @@ class FedgeoStrategy(Strategy):
         self.hello = self.hello or shake_hands(clients, self.limits, self.code, self.classes)
         if isinstance(self.base, AlgorithmStrategy):
             self.base.begin(self.hello)
+        check_tolerance(self.base, participants(self.participation, len(clients.clients)))
         config = ConfigRecord(dict(train_config or {}))
         if self.planner is not None:
             messages.write_steps(config, self.planner(self.hello))
@@ -218,9 +227,12 @@ class FedgeoStrategy(Strategy):
         return list(self.admitted(parts).values())
 
     def admitted(self, parts: dict[int, Statistics]) -> dict[int, Statistics]:
-        """The clients' statistics without the classes that all clients must not be told of: too few samples in all."""
+        """The clients' statistics as they are merged, without classes of too few samples in all to tell all clients."""
+        assert self.hello is not None
         few = self.few(parts)
-        return {client: part.only(~np.isin(part.classes, few)) for client, part in parts.items()}
+        kept = {client: part.only(~np.isin(part.classes, few)) for client, part in parts.items()}
+        held = dict(zip(self.hello.clients, self.hello.counts.sum(axis=1).tolist(), strict=True))
+        return self.trust.statistics(kept, held, self.hello.classes, self.sites)
 
     def few(self, clients: Iterable[int]) -> list[int]:
         """The classes of which these clients have too few samples. FedgeoError where there is no other class."""
@@ -254,10 +266,9 @@ class FedgeoStrategy(Strategy):
 
     def participants(self, server_round: int, clients: list[int]) -> list[int]:
         """This round's clients, a function of the seed and the round alone."""
-        wanted = self.participation
-        if wanted == "all":
+        if self.participation == "all":
             return clients
-        number = max(1, int(wanted * len(clients))) if isinstance(wanted, float) else min(int(wanted), len(clients))
+        number = participants(self.participation, len(clients))
         rng = np.random.default_rng([self.seed, server_round])
         return sorted(int(c) for c in rng.choice(clients, size=number, replace=False))
 
@@ -280,7 +291,10 @@ class FedgeoStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the base makes of the good replies, in the types in which the weights were sent."""
         server_round += self.done
-        arrays, metrics = self.base.aggregate_train(server_round, self.check(f"round {server_round}", replies))
+        answered = self.check(f"round {server_round}", replies)
+        check_tolerance(self.base, len(answered))
+        answered = self.trust.updates(server_round, answered, self._sent, self.sites)
+        arrays, metrics = self.base.aggregate_train(server_round, answered)
         # some of Flower's strategies make float64 of what they were given
         return (None if arrays is None else messages.as_sent(arrays, self._sent)), metrics
 
@@ -310,3 +324,10 @@ class FedgeoStrategy(Strategy):
             name = type(self).__name__
             raise FedgeoError(f"{name} must be started itself: put other wrappers inside of it, {name}(Wrapper(base))")
         return grid
+
+
+def participants(wanted: Literal["all"] | float, clients: int) -> int:
+    """How many of so many clients take part in a round. wanted: "all", a share below 1, or a number."""
+    if wanted == "all":
+        return clients
+    return max(1, int(wanted * clients)) if isinstance(wanted, float) else min(int(wanted), clients)

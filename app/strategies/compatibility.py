@@ -1,7 +1,11 @@
 """What goes together: a method, a model and data that do not are refused by name before anything is read."""
 
+import torch
+
 from ..algorithms import registry
 from ..algorithms.base import Algorithm
+from ..algorithms.registry import local_algorithm
+from ..attacks import registry as attacks
 from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
 from ..config.schema import Config, EegData
@@ -39,6 +43,8 @@ def check(config: Config) -> None:
         check_recordings(config)
     if config.steps == "equal":
         check_steps(config)
+    check_robust(config, found)
+    check_attack(config, found)
     chosen = augmentation.load(config.augmentation)
     chosen.check(config.privacy)
     if config.data.family not in chosen.families:
@@ -46,6 +52,70 @@ def check(config: Config) -> None:
             f"augmentation={config.augmentation.kind} is for image embeddings, data={config.data.name} is EEG: "
             "choose augmentation=none"
         )
+
+
+def merges_statistics(config: Config, found: type) -> bool:
+    """Whether class statistics of all clients, with means, are merged."""
+    if config.data.family == "eeg" or not getattr(found, "shares", True):
+        return False
+    if issubclass(found, FromStatistics) or first_head(config) is not None:
+        return True
+    return getattr(found, "trains", True) and bool(augmentation.load(config.augmentation).robust)
+
+
+def check_robust(config: Config, found: type) -> None:
+    """``federation.robust`` must have something to do, and leave what is learned from the sites' differences."""
+    how, kind = config.federation.robust, config.augmentation.kind
+    if how == "none":
+        return
+    key = f"federation.robust={how}"
+    if not merges_statistics(config, found):
+        raise FedgeoError(
+            f"{key} is for class statistics, method={config.method.name} augmentation={kind} merges none: set it to "
+            "none; for updates choose a method such as geometric_median"
+        )
+    if issubclass(found, FromStatistics):
+        allowed = found.robust
+    else:
+        chosen = augmentation.load(config.augmentation)
+        allowed = chosen.robust if chosen.exchanges else ("clip", "median")
+    if how not in allowed:
+        name = f"method={config.method.name}" if issubclass(found, FromStatistics) else f"augmentation={kind}"
+        raise FedgeoError(f"{key}: {name} cannot do with it: {f'set {allowed[0]} or none' if allowed else 'set none'}")
+
+
+def check_attack(config: Config, found: type) -> None:
+    """An attack is for simulations, and must have something to change."""
+    attack = attacks.load(config)
+    if attack is None:
+        return
+    name, method = f"attack={attack.name}", f"method={config.method.name}"
+    if config.engine == "deployment":
+        raise FedgeoError(f"{name} is for simulations: engine=deployment runs on real sites: set attack=none")
+    if getattr(found, "centralised", False) or not getattr(found, "shares", True):
+        raise FedgeoError(f"{name}: {method} has no clients that send anything: choose method=fedavg")
+    trains = getattr(found, "trains", True) and not issubclass(found, Fitted)
+    if attack.changes == "weights" and not trains:
+        raise FedgeoError(f"{name} changes weights, which {method} does not send: choose label_flip")
+    if attack.changes == "statistics" and not merges_statistics(config, found):
+        raise FedgeoError(
+            f"{name} changes class statistics, which {method} augmentation={config.augmentation.kind} does not send: "
+            "choose label_flip"
+        )
+    if attack.claimed > 1 and issubclass(found, Fitted):
+        raise FedgeoError(
+            f"attack.counts={attack.claimed}: {method} counts trials by its own sums: set attack.counts=1"
+        )
+    if attack.claimed > 1 and config.steps == "equal":
+        raise FedgeoError(f"attack.counts={attack.claimed}: steps=equal is planned from true counts: set steps=own")
+    if attack.together and (keeps(config, found) or config.training.keep_moments):
+        raise FedgeoError(f"{name}: clients of {method} keep a state from round to round: choose method=fedavg")
+
+
+def keeps(config: Config, found: type) -> bool:
+    """Whether clients of the method keep anything from round to round."""
+    weights = {"w": torch.zeros(1)}
+    return issubclass(found, Algorithm) and bool(local_algorithm(config).client_state(weights))
 
 
 def check_steps(config: Config) -> None:

@@ -1,0 +1,1 @@
+"""What hostile clients do in a simulation: one attack a file."""

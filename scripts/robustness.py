@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""FedAvg, GGEUR, ridge and LDA under every attack and rule: 2 of 10 clients hostile, or none (docs/robust.md).
+
+Runs go on in this process and draw nothing; each finished one is a line of FOLDER/results.jsonl, and the same command
+does only what is missing. It ends with the tables.
+"""
+
+import argparse
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np  # noqa: E402
+
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
+from app.client import handlers  # noqa: E402
+from app.common.errors import FedgeoError, describe  # noqa: E402
+from app.common.seeds import one_thread  # noqa: E402
+from app.config.compose import load  # noqa: E402
+from app.data.experiment import Experiment  # noqa: E402
+from app.grids.cohort import CohortGrid  # noqa: E402
+from app.grids.in_process import InProcessGrid  # noqa: E402
+from app.runs.run_directory import RunDirectory  # noqa: E402
+from app.server.checkpoints import Checkpoints  # noqa: E402
+from app.server.drawing import Drawing  # noqa: E402
+from app.server.rounds import Callback  # noqa: E402
+from app.server.run import Server  # noqa: E402
+from app.strategies.base import FedgeoStrategy  # noqa: E402
+
+Words = tuple[str, ...]
+SEEDS = (101, 102, 103)
+SHARED = ("engine=inprocess", "training.lr=1")
+SPLITS = {"evenly split": ("federation.partition=iid",), "Dir(0.1)": ("federation.partition=dirichlet",)}
+ATTACKS: dict[str, Words] = {
+    "none": (),
+    "label flip": ("attack=label_flip",),
+    "flip, 1,000 x": ("attack=label_flip", "attack.counts=1000"),
+    "sign flip": ("attack=sign_flip",),
+    "scaled": ("attack=scaled",),
+    "noise": ("attack=noise",),
+    "ALIE": ("attack=alie",),
+    "IPM": ("attack=ipm",),
+    "poisoned": ("attack=poisoned_statistics",),
+}
+RULES: dict[str, Words] = {
+    "mean": ("method=fedavg",),
+    "mean, max_weight=3": ("method=fedavg", "federation.max_weight=3"),
+    "fedmedian": ("method=fedmedian",),
+    "fedtrimmedavg": ("method=fedtrimmedavg",),
+    "krum": ("method=krum",),
+    "multikrum": ("method=multikrum",),
+    "bulyan (f = 1)": ("method=bulyan",),
+    "centred_clipping": ("method=centred_clipping",),
+    "geometric_median": ("method=geometric_median",),
+}
+MERGES: dict[str, Words] = {f"robust={how}": (f"federation.robust={how}",) for how in ("none", "clip", "median")}
+BOTH = ("fedmedian", "multikrum", "centred_clipping", "geometric_median")  # rules for updates beside a robust merge
+HEADS = ("none", "label flip", "flip, 1,000 x", "poisoned")  # attacks on what has no updates
+
+
+@dataclass(frozen=True)
+class Table:
+    """A method under attacks, a column each, and rules, a row each."""
+
+    title: str
+    base: Words
+    attacks: Sequence[str]
+    rules: dict[str, Words]
+
+
+TABLES = (
+    Table("FedAvg", ("augmentation=none",), [name for name in ATTACKS if name != "poisoned"], RULES),
+    Table(
+        "GGEUR",
+        ("augmentation=ggeur",),
+        list(ATTACKS),
+        {f"mean, {name}": words for name, words in MERGES.items()}
+        | {f"{name}, robust=median": (*RULES[name], *MERGES["robust=median"]) for name in BOTH},
+    ),
+    Table("Ridge", ("method=ridge",), HEADS, MERGES),
+    Table("LDA", ("method=lda",), HEADS, MERGES),
+)
+
+
+class Bare(Server):
+    """The server of a run that draws no figures."""
+
+    def callbacks(self, experiment: Experiment, strategy: FedgeoStrategy) -> tuple[list[Callback], Checkpoints]:
+        parts, checkpoints = super().callbacks(experiment, strategy)
+        return [part for part in parts if not isinstance(part, Drawing)], checkpoints
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the results are kept")
+    folder = parser.parse_args().folder
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("app").setLevel(logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "results.jsonl"
+    path.touch()
+    found = {tuple(line["words"]): line["final"] for line in map(json.loads, path.read_text().splitlines())}
+    todo = [words for words in dict.fromkeys(every()) if words not in found]
+    for number, words in enumerate(todo, start=1):
+        found[words] = accuracy(words, folder / "run")
+        with path.open("a") as file:
+            file.write(json.dumps({"words": words, "final": found[words]}) + "\n")
+        print(f"{number}/{len(todo)} {' '.join(words)}: {found[words]}", file=sys.stderr, flush=True)
+    for table in TABLES:
+        for split in SPLITS:
+            print("\n".join(markdown(table, split, found)))
+    return 0
+
+
+def every() -> Iterator[Words]:
+    """The words of every run of the tables."""
+    for table in TABLES:
+        for split in SPLITS:
+            for rule in table.rules:
+                for attack in table.attacks:
+                    yield from cell(table, split, rule, attack)
+
+
+def cell(table: Table, split: str, rule: str, attack: str) -> list[Words]:
+    """The runs of one cell, one a seed."""
+    words = (*SHARED, *SPLITS[split], *table.base, *table.rules[rule], *ATTACKS[attack])
+    return [(*words, f"seed={seed}") for seed in SEEDS]
+
+
+def accuracy(words: Words, run_dir: Path) -> float | None:
+    """The final test accuracy of one run; None where it failed, as where weights are no numbers any more."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    text = " ".join((*words, f"run_dir={run_dir.absolute()}"))
+    config = load(text)
+    results = RunDirectory(run_dir, config, text)
+    grid = InProcessGrid(handlers.app, {"experiment": config.experiment, "overrides": text})
+    server = Bare(CohortGrid(grid), config, results, None)
+    summary: dict[str, Any]
+    try:
+        with one_thread():
+            server.run()
+        summary = results.finish("completed", None, server.facts(), server.warnings())
+    except (FedgeoError, FloatingPointError) as error:
+        summary = results.finish("failed", describe(error), server.facts())
+        print(describe(error), file=sys.stderr)
+    finally:
+        results.close()
+    return summary["final"] if summary["status"] == "completed" else None
+
+
+def markdown(table: Table, split: str, found: dict[Words, float | None]) -> list[str]:
+    """The table as lines: accuracy in %, mean and standard deviation (divisor n - 1) over the seeds."""
+    lines = ["", f"**{table.title}, {split}**", "", f"| | {' | '.join(table.attacks)} |"]
+    lines.append("|---|" + "---:|" * len(table.attacks))
+    for rule in table.rules:
+        cells = []
+        for attack in table.attacks:
+            scores = [found[words] for words in cell(table, split, rule, attack)]
+            known = [100 * score for score in scores if score is not None]
+            failed = len(known) < len(scores)
+            cells.append("failed" if failed else f"{np.mean(known):.1f} ± {np.std(known, ddof=1):.1f}")
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
