@@ -48,6 +48,7 @@ class ImageData(OpenGroup):
     name: str
     path: str | None
     download: bool
+    bit_depth: Literal[8, 10, 12, 14, 16] | None = None
     test_fraction: Share
     val_fraction: Share
 

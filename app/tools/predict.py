@@ -20,6 +20,7 @@ from ..common.errors import FedgeoError
 from ..common.targets import is_ours
 from ..config import schema
 from ..data.eeg.trials import RECORDINGS
+from ..data.images.decoding import FULL
 from ..data.images.folders import SUFFIXES as IMAGES
 from ..data.images.folders import FileImages
 from ..encoders import embedding_cache
@@ -135,7 +136,8 @@ def predict_images(
             f"encoder {encoder.name}: its fingerprint is {encoder.fingerprint[:12]}, {trained.path.name} was trained "
             f"with {str(expected)[:12]}: use the same weights and preprocessing (--checkpoint FILE)"
         )
-    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=settings["batch_size"])
+    images = FileImages(tuple(files), int(trained.facts.get("bit depth", FULL)))
+    raw = embedding_cache.embed(images, range(len(files)), encoder, batch_size=settings["batch_size"])
     x = embedding_cache.normalise(raw, settings["normalise"])
     return Predictions(tuple(_names(files, source)), classify(trained, x), trained.classes)
 
