@@ -28,6 +28,7 @@ from ..strategies.drawn import NOTHING
 from ..strategies.handshake import Handshake, shake_hands
 from . import strategy
 from .checkpoints import Checkpoints
+from .collapse import Collapse
 from .drawing import Drawing
 from .early_stopping import EarlyStopping, RateSchedule
 from .initial import initial_weights
@@ -110,7 +111,9 @@ class Server:
         self.results.write_partition(dataset.partition_json())
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
-        self.results.data_warnings += getattr(dataset, "warnings", ())
+        for text in getattr(dataset, "warnings", ()):
+            log.warning("warning: %s", text)
+            self.results.data_warnings.append(text)
         self.replies.expect(algorithm, experiment.model(), len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())
@@ -160,6 +163,7 @@ class Server:
             models,
             HandOver(self.grid, models, self.total, self.config.federation.deadline),
             Drawing(results, strategy, experiment.dataset),
+            Collapse(results, experiment),
         ]
         if isinstance(algorithm, Centralised):
             parts.append(EarlyStopping(algorithm.patience))
