@@ -36,5 +36,5 @@ def test_a_data_set_warns_and_names_a_pair_below_its_folder(tmp_path: Path) -> N
     words = ["experiment=image_folder", "augmentation=none", "encoder=pixels", "federation.clients=1"]
     words += ["data.val_fraction=0", f"data.path={tmp_path / 'set'}", f"cache_dir={tmp_path / 'cache'}"]
     (told,) = image_dataset(load(words)).warnings
-    assert told.startswith("4 of 8 test images are also trained on")
+    assert told.startswith("4 of 8 test images are also trained or validated on")
     assert told.endswith("test/a/test4.png has the pixels of train/a/train4.png")

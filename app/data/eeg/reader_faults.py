@@ -24,7 +24,10 @@ def cut_short(path: Path, subject: str, name: str, reason: str) -> FedgeoError:
 
 
 def missing_partner(path: Path) -> str | None:
-    """Of a BrainVision header, the file that it points to and that is not there, and how to mend it; else None."""
+    """Of a BrainVision header, what is wrong with the files that it points to, and how to mend it; else None.
+
+    A file that is not there, or another recording's although one of the header's own name lies beside it.
+    """
     if path.suffix.lower() != ".vhdr" or not path.is_file():
         return None
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
@@ -32,9 +35,15 @@ def missing_partner(path: Path) -> str | None:
         if key.strip() not in _PARTNERS:
             continue
         named = value.strip().decode("utf-8", errors="replace").replace("$b", path.stem)
-        if (path.parent / named).is_file():
-            continue
         word = key.strip().decode()
+        own = path.with_suffix(Path(named).suffix)
+        if (path.parent / named).is_file():
+            if Path(named).stem != path.stem and own.is_file():
+                return (
+                    f"line {number} of the header points to {named}, and {own.name} lies beside it: write "
+                    f"{word}={own.name} there, or rename {own.name}"
+                )
+            continue
         beside = [path.with_suffix(suffix) for suffix in _PARTNERS[key.strip()] if path.with_suffix(suffix).is_file()]
         mend = (
             f"write {word}={beside[0].name} there, or rename {beside[0].name} to {named}"

@@ -116,14 +116,14 @@ class ImageDataset:
         images, tested = self.source.images, self.split.test
         if images is None:
             return []
-        trained = np.unique(np.concatenate(self.partition.clients))
+        trained = np.unique(np.concatenate([*self.partition.clients, self.split.val]))
         pairs = shared_images(images, trained, tested, cache_dir(self.config))
         if not pairs:
             return []
         one, other = (self._name(index) for index in pairs[0])
         return [
-            f"{len(pairs)} of {len(tested)} test images are also trained on, so the score is too high: {one} has the "
-            f"pixels of {other}"
+            f"{len(pairs)} of {len(tested)} test images are also trained or validated on, so the score is too high: "
+            f"{one} has the pixels of {other}"
         ]
 
     def _name(self, index: int) -> str:
