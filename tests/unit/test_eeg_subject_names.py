@@ -54,7 +54,7 @@ AMBIGUOUS = [
     (("anna/1/x.edf", "ben/1/x.edf"), "anna/1, ben/1 would be one subject, 1"),
     (
         ("anna/montag/x.edf", "anna/mittwoch/x.edf", "ben/x.edf"),
-        "anna/mittwoch, anna/montag may be one person's occasions or two",
+        "anna/mittwoch, anna/montag may be one person",
     ),
     (("berlin/sub-01/x.edf", "paris/sub-01/y.edf"), "berlin/sub-01, paris/sub-01 would be one subject, sub-01"),
     (("lab/p7_block1.edf", "lab/p11_block1.edf"), "the recordings of lab tell p11, p7"),
