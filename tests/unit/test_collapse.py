@@ -31,3 +31,10 @@ def test_the_advice_names_what_is_set() -> None:
     assert advice(load(["experiment=quickstart", "training.lr=0.5"])).startswith("lower training.lr=0.5")
     assert "covariances.recentre=true" in advice(load(["experiment=eeg_demo", "covariances.recentre=false"]))
     assert "covariances.recentre" not in advice(load(["experiment=eeg_demo"]))
+
+
+@pytest.mark.parametrize("preset", ["eeg_demo", "eeg_folder"])
+def test_the_presets_rate_suits_what_is_not_recentred_too(preset: str) -> None:
+    rates = [load([f"experiment={preset}", f"covariances.recentre={value}"]).training.lr for value in ("true", "false")]
+    assert rates == [0.01, 0.003]
+    assert load([f"experiment={preset}", "covariances.recentre=false", "training.lr=0.02"]).training.lr == 0.02
