@@ -21,6 +21,9 @@ from ..common.code import CONF
 from ..common.errors import FedgeoError
 from .schema import Config
 
+# ${either:CONDITION,A,B} in conf/ is A where the condition holds, else B
+OmegaConf.register_new_resolver("either", lambda condition, yes, no: yes if condition else no, replace=True)
+
 
 def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> Config:
     """The checked configuration for hydra ``overrides`` (a list, or one shell-quoted string).

@@ -151,6 +151,8 @@ def check_run(config: Config, targets: Sequence[str] | None = None) -> None:
         raise Refusal(f"augmentation.kind={config.augmentation.kind}: a site runs augmentations of the app only")
     if config.model.target is not None and not is_ours(config.model.target, "models"):
         raise Refusal(f"model.target={config.model.target}: a site runs models of the app only")
+    if config.data.family == "eeg" and ":" in config.data.kind:
+        raise Refusal(f"data.kind={config.data.kind}: a site reads its own recordings, as eeg_folder or eeg_bids does")
     chosen = config.encoder.settings
     if chosen.get("checkpoint"):
         raise Refusal("encoder.checkpoint: a site reads the file that its own node-config names, encoder-checkpoint")

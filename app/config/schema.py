@@ -50,6 +50,7 @@ class ImageData(OpenGroup):
     name: str
     path: str | None
     download: bool
+    bit_depth: Literal[8, 10, 12, 14, 16] | None = None
     test_fraction: Share
     val_fraction: Share
 
@@ -57,12 +58,15 @@ class ImageData(OpenGroup):
 Pair = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
-class EegData(Group):
-    """EEG recordings; see conf/data/_eeg.yaml."""
+class EegData(OpenGroup):
+    """EEG; see conf/data/_eeg.yaml.
+
+    ``kind`` is the name of a file in app/data/eeg/sources, or 'module:Class'. Further keys are its own settings.
+    """
 
     family: Literal["eeg"]
     name: str
-    kind: Literal["eeg_folder", "eeg_bids", "moabb", "simulated"]
+    kind: Target
     path: str | None
     task: str | None
     events: dict[str, str | int] | None
@@ -105,7 +109,7 @@ class Encoder(OpenGroup):
 class Augmentation(OpenGroup):
     """What clients add to their samples; see conf/augmentation.
 
-    ``kind`` is the name of a file in app/augmentation, or 'module:Class'. Further keys are that class's own settings.
+    ``kind`` is the name of a file in app/augmentation, or 'module:Class'. Further keys are its own settings.
     """
 
     kind: Target

@@ -1,7 +1,7 @@
 """What a run is over: the sites of all clients, and what is held out. Images and EEG look alike from here."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -94,6 +94,14 @@ class DatasetWrapper:
     @property
     def central(self) -> bool:
         return self.inner.central
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return getattr(self.inner, "notes", ())
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return getattr(self.inner, "warnings", ())
 
 
 def federated_dataset(config: Config) -> FederatedDataset:

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..config.schema import Config, EegData, ImageData, Privacy
 from .federated_dataset import FederatedDataset, Samples
 from .links import refuse_links_out
 from .site_split import site_split
+
+log = logging.getLogger(__name__)
 
 LABELS = "labels.csv"  # where a site keeps the labels of whole recordings: in its data-path
 
@@ -82,6 +85,7 @@ class SiteDataset:
         """What all sites must have alike. All of the site's images are encoded by the way, before the rounds."""
         for part in ("val", "test"):
             self._own(part)
+        self._tell()
         facts = self.inner.facts(0)
         if "normalisation" in facts:
             facts.setdefault("encoder", "none: embeddings were made beforehand")
@@ -89,6 +93,12 @@ class SiteDataset:
 
     def partition_json(self) -> str:
         return self.inner.partition_json()
+
+    @functools.cache  # noqa: B019 - a site has one data set as long as its process runs
+    def _tell(self) -> None:
+        """Log, once and here alone, what of the data deserves a look: its names are not the server's."""
+        for text in getattr(self.inner, "warnings", ()):
+            log.warning("warning: %s", text)
 
     def _own(self, part: str) -> Samples:
         if part not in self._samples:
@@ -146,7 +156,8 @@ def local_config(config: Config, site: Site) -> Config:
         )
     else:
         name = "image_folder" if site.data.is_dir() else "features"
-        data = ImageData(family="images", name=name, path=str(site.data), download=False, **shares)
+        kept = {"bit_depth": config.data.bit_depth, **shares}
+        data = ImageData(family="images", name=name, path=str(site.data), download=False, **kept)
     encoded = config.encoder
     if site.encoder_checkpoint is not None:
         encoded = encoded.model_copy(update={"checkpoint": str(site.encoder_checkpoint)})

@@ -59,11 +59,12 @@ def embed(
     keep_freed_blocks()
     wanted = np.asarray(indices, np.int64)
     out = np.empty((len(wanted), encoder.dimension), np.float32)
-    with ThreadPoolExecutor(_decoders()) as pool:
+    with decoding_threads() as pool:
         if cache is None:
             shards, keys = None, [row.to_bytes(8) for row in range(len(wanted))]
         else:
-            keys = _digests(images, wanted, Shards(Path(cache) / "digests", np.dtype((np.uint8, _KEY))), pool)
+            memo = Shards(Path(cache) / "digests", np.dtype((np.uint8, _KEY)))
+            keys = remembered(images, wanted, lambda index: bytes.fromhex(images.digest(index)), memo, pool)
             folder = f"{encoder.name}-{encoder.precision}-{encoder.fingerprint[:32]}".replace("/", "_")
             shards = Shards(Path(cache) / "embeddings" / folder, np.dtype((np.float32, encoder.dimension)))
         rows: dict[bytes, list[int]] = {}
@@ -128,9 +129,10 @@ def normalise(embeddings: np.ndarray, how: str) -> np.ndarray:
     return plain / np.where(length == 0, 1, length)
 
 
-def _decoders() -> int:
+def decoding_threads() -> ThreadPoolExecutor:
+    """Threads that decode images, as many as there are cores, at most eight."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(available or 1, 8)
+    return ThreadPoolExecutor(min(available or 1, 8))
 
 
 def _encoded(
@@ -162,23 +164,30 @@ def _encoded(
                 future.cancel()
 
 
-def _digests(images: Images, indices: np.ndarray, memo: "Shards", pool: ThreadPoolExecutor) -> list[bytes]:
-    """The content digest of every image; of a file that has not changed since it was last read, from the memo."""
+def remembered(
+    images: Images,
+    indices: Sequence[int] | np.ndarray,
+    compute: Callable[[int], bytes],
+    memo: "Shards",
+    pool: ThreadPoolExecutor,
+) -> list[bytes]:
+    """``compute(index)`` for each index; of a file that has not changed since it was last read, from the memo.
 
-    def digest(index: int) -> bytes:
-        return bytes.fromhex(images.digest(int(index)))
+    memo: of values uint8 (n,), where ``compute`` gives n bytes. What it does not know is computed in the pool.
+    """
 
     def stamp(index: int) -> bytes | None:
         text = images.stamp(int(index)) if isinstance(images, Stamped) else None
         return None if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
-    stamps = list(pool.map(stamp, indices))
+    wanted = np.asarray(indices, np.int64)
+    stamps = list(pool.map(stamp, wanted))
     known = memo.get(key for key in stamps if key is not None)
     unread = [at for at, key in enumerate(stamps) if key is None or key not in known]
-    fresh = dict(zip(unread, pool.map(digest, indices[unread]), strict=True))
+    fresh = dict(zip(unread, pool.map(compute, wanted[unread].tolist()), strict=True))
     noted = {key: value for at, value in fresh.items() if (key := stamps[at]) is not None}
     if noted:
-        memo.put(list(noted), np.frombuffer(b"".join(noted.values()), np.uint8).reshape(-1, _KEY))
+        memo.put(list(noted), np.frombuffer(b"".join(noted.values()), np.uint8).reshape(len(noted), -1))
     return [fresh[at] if at in fresh else known[key].tobytes() for at, key in enumerate(stamps)]  # type: ignore[index]
 
 

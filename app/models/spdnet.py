@@ -24,6 +24,7 @@ from .base import Architecture, Model, Output, Weights
 VECTORISATIONS = ("vec", "vech")
 # Received weights may have travelled in single precision; a plain mean of several clients' is further off.
 OFF_MANIFOLD = 1e-4
+WIDEST = 32  # what model.hidden=auto takes where the covariances have that rank
 MOST_CLAMPED = 0.5  # the share of eigenvalues above which a person should look at the unit and at epsilon
 
 
@@ -190,9 +191,10 @@ class SPDNet(Model):
         super().__init__()
         widths = [channels, *hidden]
         if not hidden or any(not 1 <= k <= p for p, k in pairwise(widths)):
+            fits = sorted({min(max(k, 1), channels) for k in hidden}, reverse=True) or [min(channels, WIDEST)]
             raise FedgeoError(
                 f"SPDnet widths {list(hidden)}: expected at least one, none above the one before it, the "
-                f"first not above {channels} channels: set model.hidden"
+                f"first not above {channels} channels: set model.hidden, such as {fits}, or auto"
             )
         if not (epsilon > 0 and math.isfinite(epsilon)):
             raise FedgeoError(f"SPDnet epsilon must be positive, got {epsilon}")
@@ -305,12 +307,15 @@ class SPDNet(Model):
 
 @dataclass(frozen=True)
 class SPDNetArchitecture(Architecture):
-    """hidden: one width a BiRe block. epsilon, vectorise: see ``SPDNet``."""
+    """hidden: one width a BiRe block; ``auto`` is one block of 32, or of the covariances' rank where that is less.
+
+    epsilon, vectorise: see ``SPDNet``.
+    """
 
     name: ClassVar[str] = "spdnet"
     model: ClassVar[type[Model]] = SPDNet
 
-    hidden: Annotated[list[Positive], Field(min_length=1)] = field(default_factory=lambda: [18])
+    hidden: Annotated[list[Positive], Field(min_length=1)] | Literal["auto"] = field(default_factory=lambda: [18])
     epsilon: Rate = 1e-2
     vectorise: Literal["vec", "vech"] = "vec"
 
@@ -318,7 +323,9 @@ class SPDNetArchitecture(Architecture):
         return max(self.hidden)
 
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> SPDNet:
-        return SPDNet(inputs["channels"], self.hidden, classes, self.epsilon, self.vectorise, stiefel=stiefel)
+        channels = inputs["channels"]
+        widths = [min(WIDEST, inputs.get("rank", channels))] if self.hidden == "auto" else self.hidden
+        return SPDNet(channels, widths, classes, self.epsilon, self.vectorise, stiefel=stiefel)
 
     def warning(self, row: Mapping[str, Any]) -> str | None:
         share = row.get("clamped_fraction", 0.0)

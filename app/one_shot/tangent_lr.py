@@ -3,7 +3,9 @@
 The mean M of all clients' covariances by Karcher steps: each client sends sum_i log(M^{-1/2} S_i M^{-1/2}). At M,
 every trial becomes a tangent vector z_i on its own client, and the server minimises
     |W|^2 / (2 C) + sum_i cross-entropy(W z_i + b, y_i)
-by L-BFGS over the clients' summed losses and gradients. So the result is that of one site holding all trials.
+by L-BFGS over the clients' summed losses and gradients. So the result is that of one site holding all trials. Of two
+classes scikit-learn penalises one vector w, the difference of the two rows, which are w / 2 and -w / 2 at the minimum:
+|w|^2 / (2 C) is |W|^2 / C there, and C means the same as in scikit-learn for any number of classes.
 """
 
 from collections.abc import MutableMapping
@@ -23,7 +25,7 @@ from ..models.base import Model, Weights
 from ..models.riemannian import TangentSpace, tangent_vectors
 from .fitted import Ask, Fitted, search, start, total
 
-TOLERANCE = 1e-6  # of the largest entry of the gradient of the mean loss
+TOLERANCE = 1e-9  # of the largest entry of the gradient of the mean loss
 MOST_ITERATIONS = 200
 
 
@@ -74,14 +76,15 @@ class TangentLR(Fitted):
         mean = search([start(pooled["sum"] / pooled["count"], "all trials")], step)[0]
         features = len(mean) * (len(mean) + 1) // 2
         trials = float(pooled["count"])
+        strength = self.C / 2 if classes == 2 else self.C
 
         def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
             """The penalised mean loss and its gradient at (W, b)."""
             values = torch.from_numpy(flat)
             weight, bias = values[:-classes].view(classes, features), values[-classes:]
             found = total(ask("gradient", {"mean": mean, "weight": weight, "bias": bias}))
-            loss = (found["loss"] + weight.square().sum() / (2 * self.C)) / trials
-            slope = torch.cat([(found["weight"] + weight / self.C).flatten(), found["bias"]]) / trials
+            loss = (found["loss"] + weight.square().sum() / (2 * strength)) / trials
+            slope = torch.cat([(found["weight"] + weight / strength).flatten(), found["bias"]]) / trials
             return float(loss), slope.numpy()
 
         begin = np.zeros(classes * (features + 1))

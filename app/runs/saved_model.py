@@ -12,6 +12,9 @@ from ..models.weights import save_weights
 
 EEG_PROCESSING = {"events", "window", "windows", "band", "notch", "resample"}  # how a recording becomes trials
 
+# the same where it is not as usual; a model of ordinary recordings is the file it always was
+EEG_UNUSUAL = {"bad_channels": "refuse", "reference": "none", "rename": None}
+
 
 def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedDataset) -> None:
     """A model as safetensors, with all that is needed to use it on new samples: what it is, and what it reads.
@@ -28,9 +31,10 @@ def save_model(path: Path, config: Config, weights: Weights, dataset: FederatedD
         "facts": dataset.facts(0),
     }
     if config.data.family == "eeg":
+        unusual = {key for key, usual in EEG_UNUSUAL.items() if getattr(config.data, key) != usual}
         described |= {
             "encoder": None,
-            "data": config.data.model_dump(include=EEG_PROCESSING),
+            "data": config.data.model_dump(include=EEG_PROCESSING | unusual),
             "covariances": config.covariances.model_dump(),
         }
     elif config.data.name == "features":  # who made them is not known here

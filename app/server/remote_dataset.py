@@ -31,6 +31,7 @@ class RemoteDataset:
             return {"dimension": self.shared["dimension"]}
         return {
             "channels": len(self.shared["channels"]),
+            "rank": len(self.shared["channels"]) - bool(self.shared["average reference"]),
             "samples": self.shared["samples a trial"],
             "rate": self.shared["sampling rate"],
         }

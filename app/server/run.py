@@ -29,6 +29,7 @@ from ..strategies.drawn import NOTHING
 from ..strategies.handshake import Handshake, shake_hands
 from . import strategy
 from .checkpoints import Checkpoints
+from .collapse import Collapse
 from .drawing import Drawing
 from .early_stopping import EarlyStopping, RateSchedule
 from .initial import initial_weights
@@ -112,7 +113,9 @@ class Server:
         self.note_attack(len(dataset))
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
-        self.results.data_warnings += getattr(dataset, "warnings", ())
+        for text in getattr(dataset, "warnings", ()):
+            log.warning("warning: %s", text)
+            self.results.data_warnings.append(text)
         self.replies.expect(algorithm, experiment.model(), len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())
@@ -170,6 +173,7 @@ class Server:
             models,
             HandOver(self.grid, models, self.total, self.config.federation.deadline),
             Drawing(results, strategy, experiment.dataset),
+            Collapse(results, experiment),
         ]
         if isinstance(algorithm, Centralised):
             parts.append(EarlyStopping(algorithm.patience))

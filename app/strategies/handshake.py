@@ -28,7 +28,9 @@ AGREED = {  # what to do where clients do not say the same
     "channels": "set data.channels to a list of those that all have (data.rename, where they are named otherwise)",
     "average reference": "set data.reference=average, or record all against one electrode",
     "sampling rate": "set data.resample to the lower one",
+    "bit depth": "set data.bit_depth to the greater one, if the same kind of camera made all, else convert to 8 bits",
 }
+SOME = ("bit depth",)  # facts of those clients alone that have such data
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ def shake_hands(grid: CohortGrid, limits: Limits, code: str, order: Sequence[str
     sites = grid.agreed is not None
     for client, words in said.items():
         compare(_facts(words, sites), named(client, grid.names), _facts(reference, sites), named(first, grid.names))
+    facts = reference["facts"] | _of_some({named(client, grid.names): words["facts"] for client, words in said.items()})
     silent = [client for client, words in said.items() if not any(words["counts"]) and _bound(words) > 1]
     for client in silent:
         del said[client]
@@ -95,7 +98,7 @@ def shake_hands(grid: CohortGrid, limits: Limits, code: str, order: Sequence[str
         tuple(said),
         tuple(words["domain"] for words in said.values()),
         np.array([_counts(words, classes) for words in said.values()], dtype=np.int64),
-        reference["facts"],
+        facts,
         strictest(Privacy(**words["privacy"]) for words in said.values()),
         tuple(_bound(words) for words in said.values()),
         tuple(sorted(silent)),
@@ -116,11 +119,25 @@ def _facts(words: dict[str, Any], sites: bool) -> dict[str, Any]:
 def compare(facts: dict[str, Any], client: str, reference: dict[str, Any], first: str) -> None:
     """Refuse a client that differs from the first one in what all must have alike, by the fact's name."""
     for fact in reference | facts:
+        if fact in SOME and not (fact in facts and fact in reference):
+            continue
         if facts.get(fact) != reference.get(fact):
             mend = AGREED.get(fact, "encode, record and process the data in one way everywhere")
             own, other = facts.get(fact), reference.get(fact)
             mine, theirs = told_apart(own, other), told_apart(other, own)
             raise FedgeoError(f"{client} has {fact} {mine}, {first} has {theirs}: {mend}")
+
+
+def _of_some(said: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The facts that not every client has, and that those that have one have alike. said: each client's facts."""
+    found: dict[str, Any] = {}
+    for fact in SOME:
+        holders = {client: {fact: facts[fact]} for client, facts in said.items() if fact in facts}
+        for client, own in holders.items():
+            first = next(iter(holders))
+            compare(own, client, holders[first], first)
+            found |= own
+    return found
 
 
 def told_apart(value: Any, other: Any) -> str:

@@ -19,6 +19,7 @@ from ..common.errors import FedgeoError
 from ..common.targets import is_ours
 from ..config import schema
 from ..data.eeg.trials import RECORDINGS
+from ..data.images.decoding import FULL
 from ..data.images.folders import SUFFIXES as IMAGES
 from ..data.images.folders import FileImages
 from ..encoders import embedding_cache
@@ -142,7 +143,8 @@ def predict_images(
             f"with {str(expected)[:12]}: use the same weights and preprocessing (--checkpoint FILE)"
         )
     size = settings.get("batch_size", 64)
-    raw = embedding_cache.embed(FileImages(tuple(files)), range(len(files)), encoder, batch_size=size)
+    images = FileImages(tuple(files), int(trained.facts.get("bit depth", FULL)))
+    raw = embedding_cache.embed(images, range(len(files)), encoder, batch_size=size)
     x = embedding_cache.normalise(raw, settings["normalise"])
     return Predictions(tuple(_names(files, source)), classify(trained, x), trained.classes)
 

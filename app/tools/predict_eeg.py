@@ -1,6 +1,6 @@
 """A trained model on new EEG recordings, processed as its training data were."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ def predict_recordings(
     if windows is None and not events and trained.described["data"]["windows"] is not None:
         length, step = trained.described["data"]["windows"]
         windows = (float(length), float(step))
-    recordings = _recordings(source, windows is not None, trained.classes[0], subject_pattern)
+    rename = trained.described["data"].get("rename")
+    recordings = _recordings(source, windows is not None, trained.classes[0], subject_pattern, rename)
     rate = _check(trained, recordings, resample)
     processing = _processing(trained, events, windows, rate)
     subjects = trials_of_subjects(recordings, processing, channels=trained.facts["channels"], scale=scale)
@@ -55,13 +56,15 @@ def predict_recordings(
     return Predictions(tuple(names), np.concatenate(parts), trained.classes, tuple(notes))
 
 
-def _recordings(source: Path, windowed: bool, label: str, pattern: str | None) -> list[Recording]:
+def _recordings(
+    source: Path, windowed: bool, label: str, pattern: str | None, rename: Mapping[str, str] | None
+) -> list[Recording]:
     root = source.parent if source.is_file() else source
     files = [source] if source.is_file() else find_files(source)
     if pattern is None:
         refuse_ambiguous(files, root)
     labels = dict.fromkeys(files, label) if windowed else None
-    return [item for item, _ in list_recordings(root, files, pattern, labels)]
+    return [item for item, _ in list_recordings(root, files, pattern, labels, rename)]
 
 
 def _check(trained: Trained, recordings: Sequence[Recording], resample: bool) -> float | None:

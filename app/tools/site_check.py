@@ -139,7 +139,8 @@ def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
     except FedgeoError as error:
         found.faults.append(str(error))
         return
-    _open_all(found, held)
+    if not _open_all(found, held):
+        found.warnings += held.warnings
     labels, rows = held.source.labels, held.partition.clients[0]
     asked = bool(statistics(config))
     count(found, held.classes, labels, labels[rows], labels[held.split.test], asked)
@@ -168,11 +169,11 @@ def check_model(found: SiteFindings, config: Config, inputs: Mapping[str, Any]) 
         found.faults.append(str(error))
 
 
-def _open_all(found: SiteFindings, held: ImageDataset) -> None:
-    """Decode every image; tell of those that cannot be, and of those that are there twice."""
+def _open_all(found: SiteFindings, held: ImageDataset) -> int:
+    """Decode every image; tell of those that cannot be, and of those that are there twice. Returns how many cannot."""
     images = held.source.images
     if images is None:
-        return
+        return 0
     bad: list[str] = []
     seen: dict[str, int] = {}
     twice = mixed = 0
@@ -191,6 +192,7 @@ def _open_all(found: SiteFindings, held: ImageDataset) -> None:
         found.faults.append(f"{len(bad) - SHOWN} more images cannot be read")
     if twice:
         found.warnings.append(f"{twice} images are there twice, {mixed} of them in two classes")
+    return len(bad)
 
 
 def statistics_bytes(counts: Sequence[int], dimension: int, precision: str) -> int:

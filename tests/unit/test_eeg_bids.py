@@ -9,6 +9,7 @@ import pytest
 from app.common.errors import FedgeoError
 from app.data.eeg.bids import eeg_bids
 from app.data.eeg.folder import eeg_folder
+from app.data.eeg.text_tables import JUDGED
 from tests.eeg_files import EVENTS, make_raw, save, take_records_out
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -118,10 +119,23 @@ def test_a_recording_with_gaps_is_refused(tmp_path: Path) -> None:
         eeg_bids(tmp_path, task="imagery", events=EVENTS)
 
 
-@pytest.mark.parametrize("name", ["participants.tsv", "sub-1/eeg/sub-1_task-imagery_events.tsv"])
-def test_a_table_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-8-sig"])
+def test_tables_in_other_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+    """A class and a unit with letters beyond ASCII."""
     events_table(tmp_path)
-    table = tmp_path / name
-    table.write_bytes(table.read_bytes() + "Müller\n".encode("latin-1"))
-    with pytest.raises(FedgeoError, match=rf"{table}, line \d+: not UTF-8"):
+    recoded = 0
+    for table in tmp_path.rglob("*.tsv"):
+        text = table.read_text(encoding="utf-8-sig").replace("T1", "links-für").replace("\tmV\t", "\tµV\t")
+        table.write_bytes(text.encode(encoding))
+        recoded += "ü" in text
+    (trials,) = eeg_bids(tmp_path, task="imagery", events={"left": "links-für", "right": EVENTS["right_hand"]})
+    assert recoded and set(trials.labels.tolist()) == {0, 1} and not trials.notes
+
+
+def test_a_table_that_turns_latin_1_late_is_named(tmp_path: Path) -> None:
+    events_table(tmp_path)
+    table = tmp_path / "sub-1/eeg/sub-1_task-imagery_events.tsv"
+    filler = "".join(f"{k}\t1\tfiller\n" for k in range(JUDGED // 8))
+    table.write_bytes(table.read_bytes() + filler.encode() + "1\t1\tMüller\n".encode("latin-1"))
+    with pytest.raises(FedgeoError, match=rf"{table}, line \d+: not UTF-8, as the table is before"):
         eeg_bids(tmp_path, task="imagery", events=EVENTS)

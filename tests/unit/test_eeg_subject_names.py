@@ -31,6 +31,10 @@ TOLD = [
     (("session1/S01/x.edf", "session2/S01/x.edf", "session1/S02/x.edf"), ["S01", "S01", "S02"]),
     (("S01/s1.edf", "S01/s2.edf"), ["S01", "S01"]),
     (("daytona/x.edf", "recife/x.edf"), ["daytona", "recife"]),
+    (("anna/monday/x.edf", "anna/Tuesday/x.edf", "ben/friday/x.edf"), ["anna", "anna", "ben"]),
+    (("anna/morning/x.edf", "anna/before_lunch/x.edf", "ben/second/x.edf"), ["anna", "anna", "ben"]),
+    (("patients/anna/x.edf", "patients/ben/x.edf", "control-group/cleo/x.edf"), ["anna", "ben", "cleo"]),
+    (("data/anna/x.edf", "data/ben/x.edf"), ["anna", "ben"]),
     (("run1.edf", "run2.edf"), ["root", "root"]),
     (("ses-1/x.edf", "ses-2/x.edf"), ["root", "root"]),
     (("eyes_open_1.edf", "eyes_closed_1.edf"), ["root", "root"]),
@@ -48,6 +52,10 @@ def test_a_run_may_stand_in_a_folders_name(tmp_path: Path) -> None:
 
 AMBIGUOUS = [
     (("anna/1/x.edf", "ben/1/x.edf"), "anna/1, ben/1 would be one subject, 1"),
+    (
+        ("anna/montag/x.edf", "anna/mittwoch/x.edf", "ben/x.edf"),
+        "anna/mittwoch, anna/montag may be one person",
+    ),
     (("berlin/sub-01/x.edf", "paris/sub-01/y.edf"), "berlin/sub-01, paris/sub-01 would be one subject, sub-01"),
     (("lab/p7_block1.edf", "lab/p11_block1.edf"), "the recordings of lab tell p11, p7"),
     (("P01/S01/x.edf",), "P01/S01/x.edf lies in the folders P01 and S01"),

@@ -11,13 +11,13 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from app.common.errors import FedgeoError
+from app.data.images.decoding import open_image
 from app.data.images.folders import (
     ArrayImages,
     ConcatImages,
     FileImages,
     domain_folder,
     image_folder,
-    open_image,
 )
 from app.data.images.sklearn_digits import sklearn_digits
 from app.data.source import TEST, TRAIN, UNSET, VAL

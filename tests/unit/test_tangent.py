@@ -76,6 +76,22 @@ def test_tangent_lr_is_pyriemann_and_scikit_learn_on_pooled_trials(strength: flo
     assert np.array_equal(found.argmax(1), reference.predict(space.transform(NEW)))
 
 
+@pytest.mark.parametrize("classes", [2, 3, 4])
+@pytest.mark.parametrize("strength", [0.3, 1.0])
+def test_c_is_scikit_learns_for_two_classes_and_for_more(classes: int, strength: float) -> None:
+    """At the model's own mean, so that nothing but the fit can differ."""
+    sites = [site(seed, n, range(classes)) for seed, n in ((1, 40), (2, 25), (3, 31))]
+    algorithm = method("tangent_lr", C=strength)
+    model = algorithm.model(C, classes)
+    model.load(algorithm.fit(asking(algorithm, sites, classes), classes))
+    x, y = pooled(sites)
+    mean = model.export()["mean"]
+    trained, new = (tangent_vectors(torch.from_numpy(part), mean).numpy() for part in (x, NEW))
+    reference = LogisticRegression(C=strength, solver="newton-cg", tol=1e-10, max_iter=10_000).fit(trained, y)
+    found = torch.log_softmax(model(torch.from_numpy(NEW)).logits, dim=1).detach().numpy()
+    assert np.abs(found - reference.predict_log_proba(new)).max() < 1e-6
+
+
 def test_mdm_is_pyriemanns_on_pooled_trials() -> None:
     algorithm = method("mdm")
     model = algorithm.model(C, 3)

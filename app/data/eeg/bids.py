@@ -15,7 +15,7 @@ from .recording import Opened, Recording, eeg_channels, open_file
 from .segments import segments
 from .subject_names import select_subjects
 from .subjects import trials_of_subjects
-from .text_tables import read_table, require_utf8
+from .text_tables import read_table, refuse_mixed_encoding
 from .trials import RECORDINGS, Trials
 
 
@@ -96,7 +96,8 @@ def bids_recordings(
             # events.tsv and channels.tsv decide the trials too, so they count for the hash
             parts = sorted(item.fpath.parent.glob(escape(item.fpath.stem.removesuffix("_eeg")) + "_*"))
             files = (item.fpath, *(part for part in parts if part != item.fpath))
-            recordings.append(Recording(subject, name, files, partial(_open, item, subject, name, rename)))
+            opened = partial(_open, item, subject, name, rename)
+            recordings.append(Recording(subject, name, files, opened, rename=rename))
     return recordings
 
 
@@ -105,7 +106,6 @@ def _participants(root: Path) -> list[str]:
     table = root / "participants.tsv"
     if not table.is_file():
         raise FedgeoError(f"data.path={root} is not a BIDS folder: it has no participants.tsv")
-    require_utf8(table)
     _, rows = read_table(table, "\t")
     if not rows or "participant_id" not in rows[0]:
         raise FedgeoError(f"{table} lists no subject: expected a column participant_id")
@@ -126,7 +126,7 @@ def _open(item: object, subject: str, name: str, rename: Mapping[str, str] | Non
         )
     stem = path.stem.removesuffix("_eeg")
     for table in (path.with_name(f"{stem}_events.tsv"), path.with_name(f"{stem}_channels.tsv")):
-        require_utf8(table)
+        refuse_mixed_encoding(table)
     _refuse_other_samples(path.with_name(f"{stem}_events.tsv"), rate)
     try:
         with warnings.catch_warnings():

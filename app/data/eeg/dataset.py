@@ -4,7 +4,6 @@ import functools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ...one_shot.fitted import Fitted
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..source import TEST, TRAIN, VAL
+from .sources import registry as sources
 from .subject_names import is_subject
 from .trials import Trials, check_agreement, leave_subjects_out, split_subject
 
@@ -53,7 +53,8 @@ class EegDataset:
     @property
     def inputs(self) -> dict[str, Any]:
         channels, samples = self.trials[0].trials.shape[1:]
-        return {"channels": channels, "samples": samples, "rate": self.trials[0].rate}
+        average = any(trials.average_reference for trials in self.trials)
+        return {"channels": channels, "rank": channels - average, "samples": samples, "rate": self.trials[0].rate}
 
     @property
     def central(self) -> bool:
@@ -171,7 +172,7 @@ def eeg_dataset(config: Config) -> EegDataset:
     if config.covariances.estimator not in covariances.ESTIMATORS:
         allowed = ", ".join(covariances.ESTIMATORS)
         raise FedgeoError(f"covariances.estimator={config.covariances.estimator}: must be one of {allowed}")
-    trials = tuple(read(config, data))
+    trials = tuple(sources.load(data).read(data, seed=config.seed, cache=cache_dir(config) / "eeg"))
     check_agreement(trials)
     if config.engine != "deployment":  # a site may lack a class that another has
         _refuse_absent(trials, data)
@@ -225,75 +226,3 @@ def _split(trials: Trials, config: Config) -> np.ndarray:
         return split_subject(trials.labels, trials.run, shares, seed=config.seed, grouped=trials.windowed)
     except FedgeoError as error:
         raise FedgeoError(f"subject {trials.subject}: {error}") from error
-
-
-def read(config: Config, data: EegData) -> list[Trials]:
-    """All subjects' processed trials, from the cache where they lie there."""
-    band = None if data.band is None else (data.band[0], data.band[1])
-    common: dict[str, Any] = {"band": band, "notch": data.notch, "resample": data.resample, "scale": data.scale}
-    common |= {"bad_channels": data.bad_channels, "reference": data.reference, "rename": data.rename}
-    window = (data.window[0], data.window[1])
-    cache = cache_dir(config) / "eeg"
-    if data.kind == "simulated":
-        from .simulated import simulated
-
-        return simulated(
-            data.subjects if isinstance(data.subjects, int) else 8,
-            trials_per_class=data.trials_per_class,
-            seconds=data.window[1] - data.window[0],
-            seed=config.seed,
-        )
-    if isinstance(data.subjects, int):
-        raise FedgeoError(f"data.subjects={data.subjects}: give a list of subjects, such as [{data.subjects}]")
-    if data.kind == "moabb":
-        from .moabb_sets import eeg_moabb
-
-        return eeg_moabb(
-            data.name,
-            events=tuple(data.events or ()),
-            interval=window,
-            subjects=_numbers(data.subjects),
-            exclude=tuple(data.exclude or ()),
-            channels=data.channels,
-            path=data.path,
-            cache=cache,
-            **common,
-        )
-    if data.path is None:
-        raise FedgeoError(f"data.path is not set: {data.name} needs the folder of your recordings")
-    if data.kind == "eeg_bids":
-        from .bids import eeg_bids
-
-        if not data.task or not data.events:
-            raise FedgeoError("data.task and data.events are needed to read a BIDS folder")
-        return eeg_bids(
-            data.path,
-            task=data.task,
-            events=data.events,
-            subjects=data.subjects,
-            runs=data.runs,
-            window=window,
-            channels=data.channels,
-            cache=cache,
-            **common,
-        )
-    from .folder import eeg_folder
-
-    return eeg_folder(
-        Path(data.path),
-        events=data.events,
-        subjects=data.subjects,
-        runs=data.runs,
-        window=window,
-        channels=data.channels,
-        subject_pattern=data.subject_pattern,
-        labels_csv=data.labels_csv,
-        windows=None if data.windows is None else (data.windows[0], data.windows[1]),
-        cache=cache,
-        **common,
-    )
-
-
-def _numbers(wanted: list[int | str] | None) -> list[int] | None:
-    """MOABB's subjects are numbers."""
-    return None if wanted is None else [int(subject) for subject in wanted]

@@ -111,7 +111,7 @@ def list_recordings(
         name = file.relative_to(root).as_posix()
         label = None if labels is None else labels[file]
         opened = partial(read_recording, file, subject, name, rename)
-        found.append((Recording(subject, name, companions(file), opened, label), run))
+        found.append((Recording(subject, name, companions(file), opened, label, rename), run))
     return sorted(found, key=lambda item: (natural(item[0].subject), natural(str(item[0].files[0]))))
 
 

@@ -25,9 +25,18 @@ def cut_short(path: Path, subject: str, name: str, reason: str) -> FedgeoError:
 
 
 def missing_partner(path: Path) -> str | None:
-    """Of a BrainVision header, the file that it points to and that is not there, and how to mend it; else None."""
+    """Of a BrainVision header, what is wrong with the files that it points to, and how to mend it; else None.
+
+    A file that is not there, or another recording's although one of the header's own name lies beside it.
+    """
     for number, word, named in partners(path):
+        own = path.with_suffix(Path(named).suffix)
         if (path.parent / named).is_file():
+            if Path(named).stem != path.stem and own.is_file():
+                return (
+                    f"line {number} of the header points to {named}, and {own.name} lies beside it: write "
+                    f"{word}={own.name} there, or rename {own.name}"
+                )
             continue
         beside = [path.with_suffix(suffix) for suffix in _PARTNERS[word] if path.with_suffix(suffix).is_file()]
         mend = (

@@ -14,7 +14,7 @@ import mne
 from ...common.errors import FedgeoError
 from .edf_records import discontinuous, mapped
 from .file_length import shortfall
-from .reader_faults import cut_short, unreadable
+from .reader_faults import cut_short, missing_partner, unreadable
 from .stim_channel import events_of_stim_channel
 
 mne.set_log_level("ERROR")
@@ -41,7 +41,7 @@ class Recording:
     """One recording to process.
 
     files: all it is read from, for its hash. open: reads it afresh, without its samples. label: its class, where the
-    whole recording has one.
+    whole recording has one. rename: what ``open`` calls channels instead of the file's names.
     """
 
     subject: str
@@ -49,6 +49,7 @@ class Recording:
     files: tuple[Path, ...]
     open: Callable[[], Opened]
     label: str | None = None
+    rename: Mapping[str, str] | None = None
 
     def fault(self, message: str) -> FedgeoError:
         return FedgeoError(f"subject {self.subject}, {self.name}: {message}")
@@ -84,6 +85,8 @@ def read_recording(path: Path, subject: str, name: str, rename: Mapping[str, str
 
 def open_file(path: Path, subject: str, name: str) -> mne.io.BaseRaw:
     """What mne reads of a file, with all its channels."""
+    if partner := missing_partner(path):
+        raise unreadable(path, subject, name, partner)
     refuse_truncated(path, subject, name)
     try:
         with warnings.catch_warnings(record=True) as caught:

@@ -16,7 +16,8 @@ _PERSON = re.compile(
 # What a folder, or part of a file's name, may be called that tells when or how, and not whom, was recorded.
 _OCCASIONS = (
     "ses|session|sitting|run|block|day|week|month|visit|date|rec|recording|record|trial|part|task|timepoint|take|try|"
-    "attempt|pre|post|baseline|followup"
+    "attempt|pre|post|baseline|followup|before|after|first|second|third|fourth|last|morning|noon|afternoon|evening|night|"
+    "monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 )
 _KINDS = (
     "eeg|ieeg|meg|beh|anat|func|raw|rawdata|sourcedata|derivatives|preprocessed|processed|clean|cleaned|filtered|data|"
@@ -29,6 +30,13 @@ _CONDITIONS = (
 _WORD = re.compile(rf"({_OCCASIONS}|{_KINDS}|{_CONDITIONS})s?")
 _OCCASION_FOLDER = re.compile(
     rf"({_OCCASIONS})s?([-_ ]?\d+\w?|[-_ ]\w+)?|({_KINDS})s?[-_ ]?\d*|\d{{4}}[-_.]?\d{{2}}[-_.]?\d{{2}}([-_ T]\d+)*",
+    re.IGNORECASE,
+)
+# Folders that hold several people, and are nobody's.
+_GROUP = re.compile(
+    r"(patient|control|healthy|case|group|cohort|site|cent(er|re)|lab|hospital|clinic|subject|participant|people|person|"
+    r"proband|volunteer|study|experiment|exp|dataset|men|women|male|female|adult|child|children|young|old|elderly)s?"
+    r"[-_ ]?\w?\d*",
     re.IGNORECASE,
 )
 _HOW_MANY = 3  # names that are told of many
@@ -73,6 +81,7 @@ def refuse_ambiguous(files: Sequence[Path], root: Path) -> None:
     for name, places in by_name.items():
         if len(places) > 1:
             raise _ambiguous(f"{_few(places)} would be one subject, {name}")
+    _refuse_shared_parents(homes, root.resolve())
     for home, own in homes.items():
         people = {person for file in own for person in _people(file.stem)}
         if len(people) > 1 and not _person(home.name):
@@ -80,6 +89,21 @@ def refuse_ambiguous(files: Sequence[Path], root: Path) -> None:
         names = {_whom(file.stem): file.as_posix() for file in sorted(own)}
         if home == root.resolve() and len(names) > 1:  # no folder speaks for them
             raise _ambiguous(f"the recordings {_few(names.values())} lie in one folder")
+
+
+def _refuse_shared_parents(homes: Iterable[Path], root: Path) -> None:
+    """anna/montag and anna/dienstag are one person's sessions, clinic/anna and clinic/bert two people.
+
+    Where neither the folders nor the one above them are named so that it can be told, they are refused.
+    """
+    beside: dict[Path, list[Path]] = {}
+    for home in homes:
+        if home != root and home.parent != root and home.is_relative_to(root) and not _person(home.name):
+            beside.setdefault(home.parent, []).append(home)
+    for parent, folders in beside.items():
+        if len(folders) > 1 and not (_occasion(parent.name) or _GROUP.fullmatch(parent.name)):
+            told = _few(folder.relative_to(root).as_posix() for folder in folders)
+            raise _ambiguous(f"the folders {told} may be one person's occasions or two people")
 
 
 def _by_pattern(text: str, pattern: str) -> tuple[str, int | None]:

@@ -12,7 +12,7 @@ from .cutting import Cut, bad_channels, cut
 from .processing import Processing
 from .recording import Recording, agree_channels, agree_rates, read_header
 from .subject_names import is_subject
-from .trial_cache import cached, file_hash
+from .trial_cache import cached, file_hash, remembered_json
 from .trials import Trials, check_agreement
 
 
@@ -39,7 +39,7 @@ def trials_of_subjects(
         by_subject.setdefault(recording.subject, []).append(recording)
     by_name = {name: scaled(processing, name, scale) for name in by_subject}
     if processing.bad_channels == "drop":
-        agreed = _without_bad(recordings, agreed, by_name, notes)
+        agreed = _without_bad(recordings, agreed, by_name, notes, cache)
     subjects = [_subject(own, by_name[name], agreed, cache) for name, own in by_subject.items()]
     subjects = [replace(item, notes=(*notes.get(item.subject, ()), *item.notes)) for item in subjects]
     check_agreement(subjects)
@@ -61,11 +61,12 @@ def _without_bad(
     channels: tuple[str, ...],
     processing: Mapping[str, Processing],
     notes: dict[str, list[str]],
+    cache: Path | None,
 ) -> tuple[str, ...]:
     """The channels that no recording has bad. What is left out is added to ``notes``, by subject."""
     dropped: set[str] = set()
     for recording in recordings:
-        for name, why in bad_channels(recording, channels, processing[recording.subject]).items():
+        for name, why in _bad_channels(recording, channels, processing[recording.subject], cache).items():
             dropped.add(name)
             told = f"{recording.name}: channel {name} {why}: left out of all recordings"
             notes.setdefault(recording.subject, []).append(told)
@@ -74,16 +75,29 @@ def _without_bad(
     return tuple(name for name in channels if name not in dropped)
 
 
+def _bad_channels(
+    recording: Recording, channels: tuple[str, ...], processing: Processing, cache: Path | None
+) -> dict[str, str]:
+    """The recording's bad channels, and why: of files and settings that were judged before, from the cache."""
+    if cache is None:
+        return bad_channels(recording, channels, processing)
+    settings = _content([recording], channels) | processing.settings()
+    return remembered_json(cache / "bad_channels", settings, lambda: bad_channels(recording, channels, processing))
+
+
+def _content(recordings: Sequence[Recording], channels: tuple[str, ...]) -> dict:
+    """What is read, for the key of a cache."""
+    files = [[item.name, item.label, *map(file_hash, item.files)] for item in recordings]
+    renamed = [dict(item.rename) for item in recordings if item.rename]
+    return {"files": files, "channels": channels} | ({"rename": renamed} if renamed else {})
+
+
 def _subject(
     recordings: Sequence[Recording], processing: Processing, channels: tuple[str, ...], cache: Path | None
 ) -> Trials:
     if cache is None:
         return cut_subject(recordings, processing, channels)
-    content = {
-        "files": [[item.name, item.label, *map(file_hash, item.files)] for item in recordings],
-        "channels": channels,
-    }
-    settings = content | processing.settings()
+    settings = _content(recordings, channels) | processing.settings()
     return cached(cache, recordings[0].subject, settings, lambda: cut_subject(recordings, processing, channels))
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from ...common.errors import FedgeoError, cause
 
+JUDGED = 65536  # bytes by which mne-bids tells a table's encoding
+
 
 def read_table(path: Path, delimiters: str) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and rows of a table with a head, read as UTF-8, else as Latin-1; UTF-16 where it says so itself.
@@ -24,15 +26,15 @@ def read_table(path: Path, delimiters: str) -> tuple[list[str], list[dict[str, s
     return columns, rows
 
 
-def require_utf8(path: Path) -> None:
-    """Refuse a table in another encoding than UTF-8, which mne-bids reads alone, by name."""
-    if not path.is_file():
-        return
+def refuse_mixed_encoding(path: Path) -> None:
+    """Refuse a table that mne-bids, which reads Latin-1 as well, would take for UTF-8 by its beginning and is not."""
+    content = path.read_bytes() if path.is_file() else b""
     try:
-        path.read_bytes().decode("utf-8-sig")
+        content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
-        raise FedgeoError(f"{path}, line {line}: not UTF-8, which BIDS wants: save the table as UTF-8") from None
+        if error.start >= JUDGED and not content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            line = content[: error.start].count(b"\n") + 1
+            raise FedgeoError(f"{path}, line {line}: not UTF-8, as the table is before: save it as UTF-8") from None
 
 
 def _decoded(path: Path) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ...common.errors import WHERE_CACHES_GO, FedgeoError, cause
-from ...common.files import atomic_folder
+from ...common.files import atomic_folder, write_atomic
 from .trials import Trials
 
 VERSION = 2  # to be raised when the processing changes
@@ -45,6 +45,20 @@ def cached(folder: Path, subject: str, settings: dict, process: Callable[[], Tri
     if found is not None:
         return found
     return _store(entry, process())
+
+
+def remembered_json(folder: Path, settings: dict, compute: Callable[[], dict]) -> dict:
+    """``compute()``, a dict that json can hold, or what it gave before for the same settings."""
+    text = json.dumps([VERSION, settings], sort_keys=True)
+    entry = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return dict(json.loads(entry.read_text(encoding="utf-8")))
+    found = compute()
+    try:
+        write_atomic(entry, json.dumps(found).encode())
+    except OSError as error:
+        raise FedgeoError(f"the cache cannot be written at {folder}: {error.strerror}: {WHERE_CACHES_GO}") from error
+    return found
 
 
 def _store(entry: Path, trials: Trials) -> Trials:

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..partition import Partition, Split
 from ..source import Source
+from .bit_depth import note, with_bit_depth
 from .features import features
 from .folders import domain_folder, image_folder
 from .published import IMAGE_SETS
+from .shared import shared_images
 from .sklearn_digits import sklearn_digits
 
 log = logging.getLogger(__name__)
@@ -45,12 +48,16 @@ LOG_SECONDS = 5.0  # between two lines about the progress of encoding
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A source, its split and its partition: the data set of images. Rows are embedded when they are needed."""
+    """A source, its split and its partition: the data set of images. Rows are embedded when they are needed.
+
+    bit_depth: of the values in 16-bit files; None where there are none.
+    """
 
     config: Config
     source: Source
     split: Split
     partition: Partition
+    bit_depth: int | None = None
     _clients: dict[int, Samples] = field(default_factory=dict)
 
     central = True  # the server holds validation and test samples
@@ -95,7 +102,35 @@ class ImageDataset:
         facts: dict[str, Any] = {"dimension": self.dimension, "normalisation": self.config.encoder.normalise}
         if self.source.images is not None:
             facts["encoder"] = encoder(self.config).fingerprint
+        if self.bit_depth is not None:
+            facts["bit depth"] = self.bit_depth
         return facts
+
+    @functools.cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What of the images may change what is learned, or how good it seems, a line each."""
+        assert isinstance(self.config.data, ImageData)
+        return (*note(self.bit_depth, self.config.data.bit_depth), *self._shared())
+
+    def _shared(self) -> list[str]:
+        images, tested = self.source.images, self.split.test
+        if images is None:
+            return []
+        trained = np.unique(np.concatenate([*self.partition.clients, self.split.val]))
+        pairs = shared_images(images, trained, tested, cache_dir(self.config))
+        if not pairs:
+            return []
+        one, other = (self._name(index) for index in pairs[0])
+        return [
+            f"{len(pairs)} of {len(tested)} test images are also trained or validated on, so the score is too high: "
+            f"{one} has the pixels of {other}"
+        ]
+
+    def _name(self, index: int) -> str:
+        """An image's name, below the data's folder where it lies there."""
+        assert self.source.images is not None
+        name, root = self.source.images.name(index), self.config.data.path
+        return os.path.relpath(name, Path(root).expanduser().resolve()) if root and os.path.isabs(name) else name
 
     def partition_json(self) -> str:
         return partition_file.to_json(self.partition, self.source, self.split)
@@ -135,13 +170,14 @@ def image_dataset(config: Config) -> ImageDataset:
     """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
     assert isinstance(config.data, ImageData)
     whole = load_source(config.data, config.federation)
+    whole, depth = with_bit_depth(whole, config.data.bit_depth, cache_dir(config))
     federation = config.federation
     if federation.partition_file is not None:
         path = Path(federation.partition_file)
         if not path.is_file():
             raise FedgeoError(f"federation.partition_file={path}: there is no such file")
         partition, split = partition_file.from_json(path.read_text(), whole)
-        return _checked(ImageDataset(config, whole, split, partition))
+        return _checked(ImageDataset(config, whole, split, partition, depth))
     split = parts.split(
         whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
     )
@@ -156,7 +192,7 @@ def image_dataset(config: Config) -> ImageDataset:
         min_per_class=federation.min_per_class,
         seed=config.seed,
     )
-    return _checked(ImageDataset(config, whole, split, partition))
+    return _checked(ImageDataset(config, whole, split, partition, depth))
 
 
 def _checked(made: ImageDataset) -> ImageDataset:

@@ -15,7 +15,8 @@ from ...common.errors import FedgeoError
 from ...common.files import atomic_folder
 from ...encoders.images import Images
 from ..source import Source
-from .folders import SUFFIXES, ConcatImages, FileImages, open_image
+from .decoding import open_image
+from .folders import SUFFIXES, ConcatImages, FileImages
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -11,6 +11,7 @@ from ...common.files import atomic_file
 from ...config.schema import Config, ImageData
 from ..cache_folder import cache_dir
 from ..source import UNSET, Source
+from .bit_depth import with_bit_depth
 from .dataset import embed, encoder, image_dataset, load_source
 
 
@@ -34,6 +35,7 @@ def encode(config: Config, *, whole: bool, progress: Callable[[int, int], None])
         raise FedgeoError(f"data={config.data.name}: not images: there is nothing to encode")
     if whole:
         source = load_source(config.data, config.federation)
+        source, _ = with_bit_depth(source, config.data.bit_depth, cache_dir(config))
         rows = np.arange(len(source))
     else:
         planned = image_dataset(config)

@@ -1,4 +1,4 @@
-"""Images as folders of files or arrays in memory, and how every kind of image becomes plain grey or RGB."""
+"""Images as folders of files or arrays in memory."""
 
 import hashlib
 import logging
@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ...common.errors import FedgeoError, cause
 from ...encoders.images import Images
 from ..source import TEST, TRAIN, UNSET, VAL, Source
+from .decoding import FULL, greatest_value, open_image
 
 log = logging.getLogger(__name__)
 
@@ -24,67 +24,49 @@ _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif", ".jp2"}
 SUFFIXES = frozenset(
     _JPEG | {".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".avif", ".pbm", ".pgm", ".ppm", ".pnm"}
 )
+_MAY_BE_DEEP = frozenset({".png", ".tif", ".tiff"})  # of 16-bit values that do not say how many bits are used
 SPLITS = {"train": TRAIN, "training": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST}
 _LITTER = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
-_ORIENTATION = 0x0112  # the EXIF tag
-
-
-def open_image(content: Path | IO[bytes], name: str) -> Image.Image:
-    """Decode an image to mode L (grey) or RGB, 8 bits a channel, the right way up.
-
-    Grey stays grey. 16-bit grey is scaled by its full range (value / 257), palettes and CMYK become RGB, transparent
-    pixels lie over white, the first frame of an animation counts, and the EXIF orientation is applied.
-    Raises FedgeoError naming the image where it cannot be read or has no defined range (32-bit, floating point).
-    """
-    try:
-        with Image.open(content) as image:
-            image.load()
-            upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
-            return _eight_bits(upright)
-    except FileNotFoundError as fault:
-        raise FedgeoError(f"{name}: the image is gone: put it back or load the data anew") from fault
-    except Exception as fault:  # decoders raise almost anything on a damaged file
-        reason = " ".join(str(fault).split())
-        raise FedgeoError(f"{name}: not a readable image ({reason}): repair, replace or remove it") from fault
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("32-bit values; 8 or 16 bits are supported")
-        return Image.fromarray(((values + 128) // 257).astype(np.uint8))
-    if image.mode == "F":
-        raise ValueError("floating-point values; 8 or 16 bits are supported")
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
-    return image.convert("L" if image.mode in ("1", "L") else "RGB")
 
 
 @dataclass(frozen=True)
 class FileImages:
-    """One file an image, opened when it is asked for."""
+    """One file an image, opened when it is asked for. bits: how many of a 16-bit file's values are used."""
 
     paths: tuple[Path, ...]
+    bits: int = FULL
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
-        return open_image(self.paths[index], self.name(index))
+        return open_image(self.paths[index], self.name(index), self.bits)
+
+    def greatest(self, index: int) -> int | None:
+        """The greatest value of an image of 16-bit values, None of others."""
+        return greatest_value(self.paths[index], self.name(index)) if self.may_be_deep(index) else None
 
     def name(self, index: int) -> str:
         return str(self.paths[index])
 
     def digest(self, index: int) -> str:
         with self.paths[index].open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            content = hashlib.file_digest(file, "sha256")
+        content.update(self._scale(index).encode())
+        return content.hexdigest()
 
     def stamp(self, index: int) -> str:
         """What changes when the file is written again, without reading it: path, size and time of modification."""
         state = self.paths[index].stat()
-        return f"{os.path.abspath(self.paths[index])}|{state.st_size}|{state.st_mtime_ns}"
+        return f"{os.path.abspath(self.paths[index])}|{state.st_size}|{state.st_mtime_ns}{self._scale(index)}"
+
+    def may_be_deep(self, index: int) -> bool:
+        """Whether an image can hold 16-bit values, by its suffix."""
+        return self.paths[index].suffix.lower() in _MAY_BE_DEEP
+
+    def _scale(self, index: int) -> str:
+        """What is part of an image's identity beside its file: by which range it is scaled."""
+        return f"|{self.bits} bits" if self.bits != FULL and self.may_be_deep(index) else ""
 
 
 @dataclass(frozen=True)
