@@ -36,7 +36,7 @@ from ..training.plain import LocalResult, LocalSettings, train
 from ..training.samples import TensorSet
 from .client_states import ClientStates
 from .geometry_store import SERVER, GeometryStore
-from .scoring import Counted, count, held_out
+from .scoring import PARTS, Counted, count, held_out
 from .training_sets import ClientSet, TrainingSets
 
 METHOD, MODEL, MOMENTS, OWN = "method/", "model/", "moments/", "own/"  # whose a client's kept tensors are
@@ -184,9 +184,9 @@ class Node:
 
     def scored(self, client: int, number: int, weights: Weights, whole_dataset: FederatedDataset) -> Counted:
         """``evaluate`` on what ``whole_dataset`` holds out."""
-        held = held_out(whole_dataset, client)
+        held = held_out(whole_dataset, client, self.algorithm.shares)
         if not any(map(len, held.values())):
-            return {part: {} for part in held}
+            return {part: {} for part in PARTS}
         model = self.model()
         found = self.states.load(client, before=number + 1)
         if not self.algorithm.shares:
@@ -197,7 +197,7 @@ class Node:
             model.calibrate(torch.from_numpy(self.dataset.train(client).x))
         else:
             model.load_local_state(kept)
-        return count(model, held, self.dataset)
+        return {part: {} for part in PARTS} | count(model, held, self.dataset)
 
     def answer(self, client: int, question: str, asked: Weights) -> Weights:
         """What the client says to a question of a fitted method."""

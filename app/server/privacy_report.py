@@ -8,8 +8,8 @@ from ..strategies.base import FedgeoStrategy
 
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
 SCORED_SAMPLES = (
-    "Scores are over the test samples that may be reported: of each class at each client the multiple of {step} below "
-    "what it holds, none of fewer than {bound}, the same ones in every round."
+    "Scores are over the {part} samples that may be reported: of each class at each client the multiple of {step} "
+    "below what it holds, none of fewer than {bound}, the same ones in every round."
 )
 
 
@@ -28,7 +28,9 @@ def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
     if bound > 1:
         meaning.append(f"A class with fewer than {bound} training samples at a client is left out, of training too.")
         if not strategy.central:
-            meaning.append(SCORED_SAMPLES.format(step=privacy.round_counts, bound=bound))
+            tested = not strategy.evaluated or any(parts["test"] for parts in strategy.evaluated.values())
+            part = "test" if tested else "validation"  # the server may hold the test samples
+            meaning.append(SCORED_SAMPLES.format(part=part, step=privacy.round_counts, bound=bound))
     left_out = [f"client {k}: fewer than {bound} samples of every class: it takes no part" for k in handshake.silent]
     for client, counts, own in zip(handshake.clients, handshake.counts, handshake.bounds, strict=True):
         if own > 1 and (missing := ", ".join(compress(handshake.classes, counts == 0))):
