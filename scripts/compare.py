@@ -45,7 +45,8 @@ def main(arguments: list[str]) -> int:
     try:
         data = dict(source(each) for each in options.data)
         chosen = arms(data, words, options.set)
-        grid = Grid(tuple(sorted(options.rates)), options.settings)
+        low, high = sorted(options.rates)
+        grid = Grid((low, high), options.settings)
         rows = compare(folder, chosen, grid, options.seeds, options.tuning_seeds, options.jobs, say)
         for name, text in (("table.md", markdown(rows)), ("table.csv", as_csv(rows))):
             write_atomic(folder / name, text.encode())

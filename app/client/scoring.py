@@ -18,7 +18,7 @@ def held_out(dataset: FederatedDataset, client: int, shares: bool) -> dict[str, 
 
     Where the server holds some of them, and there is one model that is shared, it scores them itself.
     """
-    asked = PARTS
+    asked: tuple[str, ...] = PARTS
     if shares and len(dataset.central) == 1:
         asked = tuple(part for part in PARTS if part not in dataset.central)
     return {part: dataset.held_out(part, None if part in dataset.central else client) for part in asked}

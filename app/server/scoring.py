@@ -30,7 +30,7 @@ class Scorer:
 
     def scores(self, weights: Weights) -> dict[str, Scores]:
         """'test' and, where there are validation samples, 'val'. Raises FedgeoError where nothing can be scored."""
-        found = {}
+        found: dict[str, Scores | None] = {}
         for part in ("val", "test"):
             if part not in self.held_out:
                 found[part] = self._pooled(self.strategy.evaluated, part)

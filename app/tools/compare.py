@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..algorithms.base import Algorithm
 from ..algorithms.registry import local_algorithm
@@ -267,9 +268,9 @@ def settings(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(("run_dir:", "sweep_dir:", "cache_dir:"))]
 
 
-def read_summary(folder: Path, task: Task) -> dict:
+def read_summary(folder: Path, task: Task) -> dict[str, Any]:
     """The summary of a finished run."""
-    found: dict = json.loads((folder / task.name / "summary.json").read_text())
+    found: dict[str, Any] = json.loads((folder / task.name / "summary.json").read_text())
     return found
 
 

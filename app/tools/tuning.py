@@ -64,7 +64,7 @@ def axes(listed: Axes, declared: Axes, rates: tuple[float, float] | None, points
     if rates is not None:
         low, high = rates
         between = [math.sqrt(low * high)] if left == 1 else np.geomspace(low, high, left).tolist()
-        found = {RATE: tuple(dict.fromkeys(float(f"{rate:.2g}") for rate in between))} | found
+        found = {RATE: tuple(dict.fromkeys(float(f"{rate:.2g}") for rate in between)), **found}
     return found
 
 

@@ -149,7 +149,7 @@ def image_dataset(config: Config) -> ImageDataset:
     Runs of one process that differ in what data do not depend on share it, where a file tells that it is the same.
     """
     assert isinstance(config.data, ImageData)
-    path = config.data.path and Path(config.data.path).expanduser()
+    path = Path(config.data.path).expanduser() if config.data.path else None
     if config.federation.partition_file or not (config.data.name == "sklearn_digits" or (path and path.is_file())):
         return dataset_of(Wanted(config, config))
     stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path else ()
