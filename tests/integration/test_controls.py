@@ -20,7 +20,7 @@ from app.models.linear import Head
 from app.training.plain import LocalSettings, predict, train
 from tests.running import rounds, run_in_process
 
-PLAIN = ("training=plain", "augmentation=none", "federation.rounds=3", "training.epochs=2")
+PLAIN = ("training.lr=0.1", "training=plain", "augmentation=none", "federation.rounds=3", "training.epochs=2")
 
 
 def alone(own: ImageDataset, client: int, number: int, start: Weights, epochs: int) -> Weights:
