@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compare methods and augmentations: every arm tuned on validation over one grid, run over several seeds, one table.
+"""Compare methods and augmentations: every arm tuned on the validation of other seeds, run over several, one table.
 
-Runs in this machine's processes, without Flower's simulation. What is finished is kept in the folder of results and
-not repeated: the same command resumes, a longer one adds to it.
+For every arm the same number of settings is tried: learning rates, and values of the method's own coefficients that its
+file in conf/method declares. Runs in this machine's processes, without Flower's simulation. What is finished is kept in
+the folder of results and not repeated: the same command resumes, a longer one adds to it.
 """
 
 import argparse
@@ -18,7 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
-from app.tools.compare import arms, compare, markdown, show  # noqa: E402
+from app.common.files import write_atomic  # noqa: E402
+from app.tools.compare import Grid, arms, compare  # noqa: E402
+from app.tools.compare_table import as_csv, markdown, show  # noqa: E402
 from app.tools.terminal import end_as_by_ctrl_c, positive, say  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
@@ -26,8 +29,8 @@ EPILOG = """\
 examples:
   scripts/compare.py quickstart                                  every base method on handwritten digits
   scripts/compare.py pacs=pacs.npz cifar10=cifar10.npz --jobs 8  presets over embeddings made beforehand
-  scripts/compare.py quickstart --methods fedavg --variations none "none steps=equal" ggeur --seeds 1 2
-  scripts/compare.py quickstart --arms "fedavg repeat" "fedavg ggeur model.init=lda" "lda none"
+  scripts/compare.py quickstart --methods fedavg --variations none "none steps=equal" ggeur --seeds 101 102
+  scripts/compare.py quickstart --arms "fedavg repeat" "fedavg ggeur model.init=zeros,lda,ridge" "lda none"
   scripts/compare.py "pacs=pacs.npz federation.partition=domain_dirichlet federation.beta=0.1"
   scripts/compare.py quickstart --set federation.rounds=10 training.epochs=1
 """
@@ -42,10 +45,13 @@ def main(arguments: list[str]) -> int:
     try:
         data = dict(source(each) for each in options.data)
         chosen = arms(data, words, options.set)
-        rows = compare(folder, chosen, options.rates, options.seeds, options.tuning_seeds, options.jobs, say)
-        (folder / "table.md").write_text(markdown(rows))
+        low, high = sorted(options.rates)
+        grid = Grid((low, high), options.settings)
+        rows = compare(folder, chosen, grid, options.seeds, options.tuning_seeds, options.jobs, say)
+        for name, text in (("table.md", markdown(rows)), ("table.csv", as_csv(rows))):
+            write_atomic(folder / name, text.encode())
         show(rows)
-        say(f"table: {folder / 'table.md'}")
+        say(f"table: {folder / 'table.md'}, table.csv")
     except (FedgeoError, OSError) as error:
         say(f"error: {error}")
         return 1
@@ -86,11 +92,21 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--arms", nargs="+", help="'METHOD AUGMENTATION [KEY=VALUE ...]' each, instead of methods x variations")
     add("--methods", nargs="+", default=METHODS, help="files of conf/method (default: the nine base methods)")
     add("--variations", nargs="+", default=("none", "repeat", "ggeur"), help="augmentations, overrides after each")
-    add("--rates", nargs="+", type=float, default=(0.03, 0.1, 0.3), help="learning rates tried for every arm")
-    add("--seeds", nargs="+", type=int, default=(1, 2, 3, 4, 5), help="seeds of the table")
-    add("--tuning-seeds", nargs="+", type=int, default=(1,), help="seeds whose validation chooses the learning rate")
+    add(
+        "--rates",
+        nargs=2,
+        type=float,
+        default=Grid.rates,
+        metavar=("LOW", "HIGH"),
+        help="between which rates are tried",
+    )
+    add("--settings", type=positive, default=Grid.points, help="how many are tried for every arm (default: 12)")
+    add("--seeds", nargs="+", type=int, default=(101, 102, 103, 104, 105), help="seeds of the table")
+    add(
+        "--tuning-seeds", nargs="+", type=int, default=(1, 2), help="other seeds, whose validation chooses the settings"
+    )
     add("--set", nargs="+", default=(), metavar="KEY=VALUE", help="overrides for every run")
-    add("--folder", type=Path, default=Path("runs/comparison"), help="where runs and table.md go")
+    add("--folder", type=Path, default=Path("runs/comparison"), help="where runs, table.md and table.csv go")
     add("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one a core)")
     return parser.parse_args(arguments)
 

@@ -184,6 +184,13 @@ class Augmentation:
         """What augmentation.json says of what was sent; plain values."""
         return {}
 
+    def warning(self, shared: Any, perturbation_rms: float) -> str | None:
+        """What a person should know of the drawn samples before believing a figure; None for nothing.
+
+        perturbation_rms: the root of their mean squared perturbation, over all clients.
+        """
+        return None
+
 
 def packed(found: ByCount, privacy: Privacy, precision: str) -> dict[str, np.ndarray]:
     """Statistics by class as a client sends them: counts rounded as its policy bids, floats in ``precision``.

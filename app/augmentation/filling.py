@@ -18,6 +18,7 @@ from .base import Augmentation, Receiver
 from .sources import Filling, Move
 
 SERVER = "the server"  # whom a client blames for what it cannot take
+SENSIBLE = (0.01, 1.0)  # shares of the samples' norm; a perturbation below is none, one above drowns the samples
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,32 @@ class FillingAugmentation(Augmentation):
         geometry, move = self.located(shared, client)
         return AugmentedSet(x, y, self.filling, geometry, classes=classes, seed=seed, client=client, own=own, move=move)
 
+    def warning(self, shared: Any, perturbation_rms: float) -> str | None:
+        """Whether ``scale=lambda``, whose perturbation is in the SQUARED unit of the embeddings, suits that unit."""
+        filling = self.filling
+        if not (filling.shaped and filling.scale == "lambda" and perturbation_rms):
+            return None
+        norm = norm_rms(shared)
+        share = perturbation_rms / norm
+        if SENSIBLE[0] <= share <= SENSIBLE[1]:
+            return None
+        much = "next to nothing is drawn" if share < SENSIBLE[0] else "the samples drown in it"
+        return (
+            f"augmentation.scale=lambda: drawn samples are perturbed by {perturbation_rms:.3g}, {100 * share:.3g} % of "
+            f"the samples' norm {norm:.3g} (root mean squares), so that {much}: the eigenvalues depend on the unit of "
+            "the embeddings; set augmentation.scale=sqrt, or another encoder.normalise"
+        )
+
     def located(self, shared: Any, client: int) -> tuple[Geometry | Gaussians, Move | None]:
         """What is drawn from, and where the samples are moved to."""
         return shared, None
+
+
+def norm_rms(shapes: Geometry) -> float:
+    """Root of the mean squared norm of the samples that the shapes are of; of a class it is |mu|^2 + tr Sigma."""
+    spreads = np.array([shape.total_variance for shape in shapes.shapes])
+    squares = np.square(shapes.means.astype(np.float64)).sum(axis=1) + spreads
+    return float(np.sqrt(np.average(squares, weights=shapes.counts)))
 
 
 def check_fits(sent: Geometry | Gaussians, ranks: list[int], receiver: Receiver) -> None:

@@ -80,6 +80,9 @@ class ShiftAugmentation(FillingAugmentation):
         bounded(found.deltas, "deltas", SERVER)
         return found
 
+    def warning(self, shared: Transfer, perturbation_rms: float) -> str | None:
+        return super().warning(shared.geometry, perturbation_rms)
+
     def located(self, shared: Transfer, client: int) -> tuple[Geometry, Move]:
         if not isinstance(shared, Transfer):
             raise FedgeoError(f"client {client}: augmentation.kind=shift needs the shifts of the domains")

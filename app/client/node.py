@@ -36,7 +36,7 @@ from ..training.plain import LocalResult, LocalSettings, train
 from ..training.samples import TensorSet
 from .client_states import ClientStates
 from .geometry_store import SERVER, GeometryStore
-from .scoring import Counted, count, held_out
+from .scoring import PARTS, Counted, count, held_out
 from .training_sets import ClientSet, TrainingSets
 
 if TYPE_CHECKING:
@@ -209,16 +209,15 @@ class Node:
         By domain, that is by subject for EEG. Where samples are held out for all clients together, those. Of samples
         that nothing is said of there is no figure.
         """
-        privacy = RESEARCH if self.dataset.central else self.config.privacy  # those held for all are nobody's
-        return self.scored(client, number, weights, self.dataset, privacy)
+        return self.scored(client, number, weights, self.dataset, self.config.privacy)
 
     def scored(
         self, client: int, number: int, weights: Weights, whole_dataset: FederatedDataset, privacy: Privacy
     ) -> Counted:
         """``evaluate`` on what ``whole_dataset`` holds out, as ``privacy`` has it told."""
-        held = held_out(whole_dataset, client)
+        held = held_out(whole_dataset, client, self.algorithm.shares)
         if not any(map(len, held.values())):
-            return {part: {} for part in held}
+            return {part: {} for part in PARTS}
         model = self.model()
         found = self.states.load(client, before=number + 1)
         if not self.algorithm.shares:
@@ -229,7 +228,11 @@ class Node:
             model.calibrate(torch.from_numpy(self.dataset.train(client).x))
         else:
             model.load_local_state(kept)
-        return count(model, held, self.dataset, privacy)
+        counted: Counted = {part: {} for part in PARTS}
+        for part, own in held.items():  # those that the server holds are nobody's
+            bound = RESEARCH if part in whole_dataset.central else privacy
+            counted |= count(model, {part: own}, self.dataset, bound)
+        return counted
 
     def answer(self, client: int, question: str, asked: Weights) -> Weights:
         """What the client says to a question of a fitted method."""

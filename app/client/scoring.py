@@ -16,9 +16,15 @@ PARTS = ("val", "test")
 Counted = dict[str, dict[int, tuple[np.ndarray, float]]]
 
 
-def held_out(dataset: FederatedDataset, client: int) -> dict[str, Samples]:
-    """The 'val' and 'test' samples that the client scores: its own, or those held out for all clients together."""
-    return {part: dataset.held_out(part, None if dataset.central else client) for part in PARTS}
+def held_out(dataset: FederatedDataset, client: int, shares: bool) -> dict[str, Samples]:
+    """The 'val' and 'test' samples that the client scores: its own, or those held out for all clients together.
+
+    Where the server holds some of them, and there is one model that is shared, it scores them itself.
+    """
+    asked: tuple[str, ...] = PARTS
+    if shares and len(dataset.central) == 1:
+        asked = tuple(part for part in PARTS if part not in dataset.central)
+    return {part: dataset.held_out(part, None if part in dataset.central else client) for part in asked}
 
 
 def count(model: Model, held: Mapping[str, Samples], dataset: FederatedDataset, privacy: Privacy = RESEARCH) -> Counted:

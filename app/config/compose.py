@@ -4,6 +4,7 @@
 each key may be, so that a wrong value is a one-line error before anything starts.
 """
 
+import copy
 import difflib
 import functools
 import re
@@ -13,8 +14,11 @@ from typing import Any
 
 import pydantic
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..common.code import CONF
@@ -41,21 +45,37 @@ def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> 
 def _load(overrides: tuple[str, ...]) -> Config:
     raw = _compose(overrides)
     variants = raw.pop("variants") or {}
+    coefficients = _method(raw)
     chosen = variants.get(raw["variant"])
     if chosen is None:
         allowed = ", ".join(name for name, settings in variants.items() if settings is not None)
         raise FedgeoError(
             f"variant={raw['variant']}: experiment={raw['experiment']} has no such variant: must be one of {allowed}"
         )
+    if raw["variant"] != "recommended":  # the paper's coefficients go with the paper's units
+        chosen = {"method": coefficients} | chosen
     if chosen:  # a variant's settings stand between the experiment's and the user's, who may want another model
         model = {key: value for key, value in chosen.pop("model", {}).items() if key in raw["model"]}
         raw = _compose((*_flatten(chosen | {"model": model}), *overrides))
         raw.pop("variants")
+        _method(raw)
     raw["model"] = _own_model(overrides) or raw["model"]
     try:
         return Config.model_validate(raw)
     except pydantic.ValidationError as error:
         raise FedgeoError(_first(error)) from None
+
+
+def method_grid(overrides: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """The values that a comparison tries of the method's own coefficients, by name; the method's file declares them."""
+    grid = _compose(tuple(overrides))["method"].get("grid") or {}
+    return {str(key): tuple(values) for key, values in grid.items()}
+
+
+def _method(raw: dict[str, Any]) -> dict[str, Any]:
+    """The paper's coefficients of the method; they and its grid are taken out of ``raw``, for they are no settings."""
+    raw["method"].pop("grid", None)
+    return raw["method"].pop("paper", None) or {}
 
 
 def _own_model(overrides: tuple[str, ...]) -> dict[str, Any] | None:
@@ -69,19 +89,37 @@ def _own_model(overrides: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
-    """The composed yaml as plain values; ``experiment`` holds the chosen preset's name."""
+    """The composed yaml as plain values; ``experiment`` holds the chosen preset's name.
+
+    What files are chosen is composed once for all values that go with it: hydra takes a quarter of a second for that.
+    """
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = compose("config", overrides=list(overrides), return_hydra_config=True)
-        choices = dict(composed.hydra.runtime.choices)
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, run_mode=RunMode.RUN, from_shell=False)
+        files = tuple(str(o.input_line) for o in parsed if (CONF / o.key_or_group).is_dir())
+        composed, experiment = _chosen_files(files)
+        composed = copy.deepcopy(composed)
+        ConfigLoaderImpl._apply_overrides_to_config(
+            [o for o in parsed if not (CONF / o.key_or_group).is_dir()], composed
+        )
         OmegaConf.set_struct(composed, False)
-        del composed["hydra"]
         raw = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise FedgeoError(one_line(error)) from None
     assert isinstance(raw, dict)
-    raw["experiment"] = str(choices["experiment"])
+    raw["experiment"] = experiment
     return {str(key): value for key, value in raw.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def _chosen_files(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
+    """The yaml files that ``overrides`` of groups choose, composed, and the preset's name. Not to be changed."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+    experiment = str(composed.hydra.runtime.choices["experiment"])
+    with open_dict(composed):
+        del composed["hydra"]
+    return composed, experiment
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -149,6 +187,7 @@ def _meant(word: str) -> str:
 def known_keys() -> list[str]:
     """Every key of the default configuration, dotted."""
     raw = _compose(())
+    _method(raw)
     return [item.split("=", 1)[0] for item in _flatten({k: v for k, v in raw.items() if k != "variants"})]
 
 

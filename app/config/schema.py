@@ -174,6 +174,7 @@ class Federation(Group):
     min_per_client: Positive
     min_per_class: Count
     participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
+    validation: Literal["server", "clients"] = "server"
     weights: Literal["real", "augmented", "equal"]
     max_weight: Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     robust: Literal["none", "clip", "median"]
@@ -226,7 +227,7 @@ class Config(Group):
     """One run, completely described."""
 
     experiment: str
-    variant: Literal["recommended", "paper", "authors"]
+    variant: Literal["recommended", "paper", "gaussian"]
     seed: Count
     engine: Literal["flower", "inprocess", "deployment"]
     device: Literal["auto", "cpu", "cuda"]

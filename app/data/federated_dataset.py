@@ -40,8 +40,8 @@ class FederatedDataset(Protocol):
         ...
 
     @property
-    def central(self) -> bool:
-        """Whether validation and test samples are held by the server; else each client holds its own."""
+    def central(self) -> tuple[str, ...]:
+        """Of 'val' and 'test' the samples that the server holds; of the others each client holds its own."""
         ...
 
     def __hash__(self) -> int:
@@ -92,7 +92,7 @@ class DatasetWrapper:
         return self.inner.inputs
 
     @property
-    def central(self) -> bool:
+    def central(self) -> tuple[str, ...]:
         return self.inner.central
 
     @property

@@ -36,7 +36,7 @@ class SiteDataset:
     agreed: tuple[str, ...] | None = None
     _samples: dict[str, Samples] = field(default_factory=dict)
 
-    central = False
+    central = ()
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -102,16 +102,13 @@ class SiteDataset:
 
     def _own(self, part: str) -> Samples:
         if part not in self._samples:
-            found = self.inner.train(0) if part == "train" else self.inner.held_out(part, None if self._pooled else 0)
+            holder = None if part in self.inner.central else 0
+            found = self.inner.train(0) if part == "train" else self.inner.held_out(part, holder)
             places = {name: place for place, name in enumerate(self.classes)}
             labels = np.array([places.get(name, -1) for name in self.inner.classes], dtype=np.int64)[found.y]
             x, labels = found.x[labels >= 0], labels[labels >= 0]
             self._samples[part] = Samples(x, labels, np.zeros(len(labels), dtype=np.int64))
         return self._samples[part]
-
-    @property
-    def _pooled(self) -> bool:
-        return self.inner.central
 
 
 @functools.lru_cache(maxsize=16)
@@ -162,6 +159,7 @@ def local_config(config: Config, site: Site) -> Config:
     if site.encoder_checkpoint is not None:
         encoded = encoded.model_copy(update={"checkpoint": str(site.encoder_checkpoint)})
     whole = {"clients": 1, "partition": "iid", "partition_file": None, "min_per_client": 1, "min_per_class": 0}
+    whole["validation"] = "server"  # what is held out of the whole is the site's own
     return config.model_copy(
         update={
             "seed": split.seed,

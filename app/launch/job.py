@@ -43,13 +43,17 @@ OnNote = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Job:
-    """One run: its overrides, its checked configuration, where it goes, and what sets it apart in a sweep."""
+    """One run: its overrides, its checked configuration, where it goes, and what sets it apart in a sweep.
+
+    figures: whether an in-process run draws them, and its report.
+    """
 
     overrides: tuple[str, ...]
     config: Config
     run_dir: Path
     label: str
     rounds: int
+    figures: bool = True
 
     @property
     def arm(self) -> str:
@@ -174,7 +178,8 @@ def run_in_process(job: Job, on_round: OnRound) -> dict[str, Any]:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     config = load((*job.overrides, f"run_dir={_quote(job.run_dir)}"))
     grid = InProcessGrid(handlers.app, {"experiment": config.experiment, "overrides": job.text})
-    return run(grid, config, job.run_dir, on_round, overrides=job.text, state=state_folder(config, 1))
+    state = state_folder(config, 1)
+    return run(grid, config, job.run_dir, on_round, overrides=job.text, state=state, figures=job.figures)
 
 
 def run_on_flower(job: Job, superlink: PrivateSuperLink, on_round: OnRound, on_note: OnNote) -> dict[str, Any]:

@@ -96,6 +96,10 @@ def _domains(**names: str) -> tuple[Column, ...]:
 
 
 OVER_DOMAINS = (Column("AVG", "mean_over_domains"), Column("STD", "std_over_domains"))
+NAMED_ONLY = (
+    "In the authors' published code FedDyn and SCAFFOLD keep their states at zero, and MOON has no negative: the "
+    "paper's rows of these names may not be these methods (docs/reproduce.md)."
+)
 METHODS = ("FedAvg", "SCAFFOLD", "MOON", "FedDyn", "FedOPT", "FedProto", "FedNTD")
 
 
@@ -167,6 +171,7 @@ LAYOUTS: tuple[Layout, ...] = (
             }, 6)),
         ),
         ("experiment=digits",),
+        note=NAMED_ONLY,
     ),
     Layout(
         "ggeur-5", "GGEUR, Table 5: Office-Caltech, accuracy (%)",
@@ -175,7 +180,7 @@ LAYOUTS: tuple[Layout, ...] = (
         _pairs({method: (None, None, None, None, average, None) for method, average in
                 zip(METHODS, (98.75, 94.54, 98.70, 98.84, 98.90, 98.75, 98.51), strict=True)}, 6),
         ("experiment=office_caltech",),
-        note="STD over domains has divisor n - 1 here, as in this table of the paper alone.",
+        note=f"STD over domains has divisor n - 1 here, as in this table of the paper alone. {NAMED_ONLY}",
     ),
     Layout(
         "ggeur-6", "GGEUR, Table 6: PACS, accuracy (%)",
@@ -183,6 +188,7 @@ LAYOUTS: tuple[Layout, ...] = (
         _pairs({method: (None, None, None, None, average, None) for method, average in
                 zip(METHODS, (97.60, 85.50, 97.99, 97.58, 97.60, 97.71, 97.38), strict=True)}, 6),
         ("experiment=pacs",),
+        note=NAMED_ONLY,
     ),
     Layout(
         "ggeur-7", "GGEUR, Table 7: Office-Home-LDS, β=0.1, accuracy (%)",
@@ -197,6 +203,7 @@ LAYOUTS: tuple[Layout, ...] = (
             "FedNTD": (None, None, None, None, 75.46, None), "FedNTD+": (None, None, None, None, 82.46, None),
         }, 6),
         ("experiment=office_home_lds", "federation.beta=0.1"),
+        note=NAMED_ONLY,
     ),
     Layout(
         "ggeur-10", "GGEUR, Table 10: CIFAR-10, β=0.1, by number of clients, accuracy (%)",

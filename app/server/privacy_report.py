@@ -8,8 +8,8 @@ from ..strategies.base import FedgeoStrategy
 
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
 SCORED_SAMPLES = (
-    "Scores are over the test samples that may be reported: of each class at each client the multiple of {step} below "
-    "what it holds, the same ones in every round. Right and wrong ones are told in multiples of {step} too, so that a "
+    "Scores are over the {part} samples that may be reported: of each class at each client the multiple of {step} "
+    "below what it holds, the same ones in every round. Right and wrong ones are told in multiples of {step} too, so that a "
     "client's accuracy is off by up to {half} samples."
 )
 
@@ -29,7 +29,10 @@ def privacy_report(strategy: FedgeoStrategy | None) -> dict[str, Any] | None:
     if bound > 1:
         meaning.append(f"A class with fewer than {bound} training samples at a client is left out, of training too.")
         if not strategy.central:
-            meaning.append(SCORED_SAMPLES.format(step=scoring_step(privacy), half=scoring_step(privacy) // 2))
+            tested = not strategy.evaluated or any(parts["test"] for parts in strategy.evaluated.values())
+            part = "test" if tested else "validation"  # the server may hold the test samples
+            step = scoring_step(privacy)
+            meaning.append(SCORED_SAMPLES.format(part=part, step=step, half=step // 2))
     who = {client: f"site {name}" for client, name in names.items()}
     left_out = [
         f"{who.get(client, f'client {client}')}: fewer than {bound} samples of every class: it takes no part"

@@ -23,7 +23,7 @@ class RemoteDataset:
     shared: Mapping[str, Any]
     counts: Sequence[Sequence[int]]
 
-    central = False
+    central = ()
 
     @property
     def inputs(self) -> dict[str, Any]:

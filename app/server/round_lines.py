@@ -9,6 +9,7 @@ from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
 from ..runs.summary import warning
+from ..strategies.base import FedgeoStrategy
 from .rounds import Callback, Round
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,31 @@ class TrafficTotal(Callback):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         self.bytes_up, self.bytes_down = map(int, checkpoint.facts["bytes"])
+
+
+class DrawnWarnings(Callback):
+    """Tells, before the first round, what a person should know of the samples that clients have drawn."""
+
+    def __init__(self, results: RunDirectory, strategy: FedgeoStrategy) -> None:
+        self.results = results
+        self.strategy = strategy
+        self.told: list[str] = []
+
+    def on_start(self, weights: Weights, traffic: Traffic) -> None:
+        for text in self.strategy.warnings:
+            log.warning("warning: %s", text)
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self.told.append(text)
+        self.results.data_warnings.append(text)
+
+    def state(self) -> tuple[dict[str, Weights], dict[str, Any]]:
+        return {}, {"drawn_warnings": self.told}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        for text in checkpoint.facts.get("drawn_warnings", ()):
+            self._tell(text)
 
 
 class RoundLines(Callback):

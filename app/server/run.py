@@ -36,7 +36,7 @@ from .initial import initial_weights
 from .privacy_report import privacy_report
 from .remote_dataset import remote_dataset
 from .reply_validation import ReplyValidator
-from .round_lines import Listener, OnRound, RoundLines, TrafficTotal
+from .round_lines import DrawnWarnings, Listener, OnRound, RoundLines, TrafficTotal
 from .rounds import Callback, Finished, RoundLoop
 from .saved_models import HandOver, SavedModels
 from .scoring import Scorer
@@ -54,18 +54,20 @@ def run(
     *,
     overrides: str = "",
     state: Path | None = None,
+    figures: bool = True,
 ) -> dict[str, Any]:
     """Run ``config`` over ``grid``, or go on with what ``config.resume`` names, and return the summary.
 
     Whatever happens after the run directory exists is written there: a run that raises leaves a summary with
     status failed and what it had, and the exception goes on to the caller. overrides: what the nodes were given.
-    state: the folder of the simulated nodes' state; it goes once the run is complete.
+    state: the folder of the simulated nodes' state; it goes once the run is complete. figures: whether there are any,
+    and a report.
     """
     if config.engine == "deployment":
         state = None  # the sites' state lies with them, and the server cannot tell whether it is there
     results = RunDirectory(run_dir, config, overrides, state)
     try:
-        summary = _run(grid, config, results, on_round)
+        summary = _run(grid, config, results, on_round, figures)
     finally:
         results.close()
     if state is not None:
@@ -73,30 +75,36 @@ def run(
     return summary
 
 
-def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | None) -> dict[str, Any]:
+def _run(grid: Grid, config: Config, results: RunDirectory, on_round: OnRound | None, figures: bool) -> dict[str, Any]:
     log_to(results.path)
     if hasattr(grid, "pull_interval"):  # a simulation's: its own tenth of a second can be longer than a round
         grid.pull_interval = PULL_SECONDS
-    server = Server(CohortGrid(grid), config, results, on_round)
+    server = Server(CohortGrid(grid), config, results, on_round, figures)
     try:
         with one_thread():
             server.run()
     except BaseException as error:
-        run_report.write(results.path, results.finish("failed", describe(error), server.facts(), server.warnings()))
+        summary = results.finish("failed", describe(error), server.facts(), server.warnings())
+        if figures:
+            run_report.write(results.path, summary)
         raise
     summary = results.finish("completed", None, server.facts(), server.warnings())
-    run_report.write(results.path, summary)
+    if figures:
+        run_report.write(results.path, summary)
     return summary
 
 
 class Server:
     """What one run knows on the server side; what it does after a round is in its callbacks."""
 
-    def __init__(self, grid: CohortGrid, config: Config, results: RunDirectory, on_round: OnRound | None) -> None:
+    def __init__(
+        self, grid: CohortGrid, config: Config, results: RunDirectory, on_round: OnRound | None, figures: bool
+    ) -> None:
         self.grid = grid
         self.config = config
         self.results = results
         self.on_round = on_round
+        self.figures = figures
         self.replies = ReplyValidator(config, grid)
         grid.check = self.replies.check
         self.strategy: FedgeoStrategy | None = None
@@ -168,13 +176,15 @@ class Server:
         models = SavedModels(results, experiment.dataset)
         parts: list[Callback] = [
             self.total,
+            DrawnWarnings(results, strategy),
             RateSchedule(strategy),
             RoundLines(results),
             models,
             HandOver(self.grid, models, self.total, self.config.federation.deadline),
-            Drawing(results, strategy, experiment.dataset),
             Collapse(results, experiment),
         ]
+        if self.figures:
+            parts.append(Drawing(results, strategy, experiment.dataset))
         if isinstance(algorithm, Centralised):
             parts.append(EarlyStopping(algorithm.patience))
         checkpoints = Checkpoints(results, strategy, parts)

@@ -25,16 +25,19 @@ class Scorer:
         self.strategy = strategy
         self.sites = sites
         self.held_out: dict[str, Samples] = {}
-        if self.dataset.central:
-            self.held_out = {part: self.dataset.held_out(part, None) for part in ("val", "test")}
+        if self.shares:
+            self.held_out = {part: self.dataset.held_out(part, None) for part in self.dataset.central}
 
     def scores(self, weights: Weights) -> dict[str, Scores]:
         """'test' and, where there are validation samples, 'val'. Raises FedgeoError where nothing can be scored."""
-        if self.strategy.central:
-            self.model.load(weights)
-            return {part: self._held_out(s) for part, s in self.held_out.items() if len(s) or part == "test"}
-        evaluated = self.strategy.evaluated
-        return {part: scores for part in ("val", "test") if (scores := self._pooled(evaluated, part))}
+        found: dict[str, Scores | None] = {}
+        for part in ("val", "test"):
+            if part not in self.held_out:
+                found[part] = self._pooled(self.strategy.evaluated, part)
+            elif len(self.held_out[part]) or part == "test":
+                self.model.load(weights)
+                found[part] = self._held_out(self.held_out[part])
+        return {part: scores for part, scores in found.items() if scores is not None}
 
     def accuracy_by_client(self) -> dict[str, float] | None:
         """The accuracy of each client's own model on its test samples; None where there is one global model."""

@@ -55,7 +55,7 @@ def build(
         "learning_rate": LearningRate(
             training.lr, training.schedule, patience=training.patience, factor=training.factor
         ),
-        "evaluate": "server" if dataset.central and method.shares else "clients",
+        "evaluate": "server" if set(dataset.central) == {"val", "test"} and method.shares else "clients",
         "handshake": handshake,
         "folder": folder,
     }

@@ -106,6 +106,8 @@ class AugmentedStrategy(FedgeoStrategy):
                 for reply in self.ask(grid, messages.GEOMETRY, content)
             }
         )
+        if (text := self.augmentation.warning(self.shared, self.drawn.perturbation_rms)) is not None:
+            self.warnings = (text,)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

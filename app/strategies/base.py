@@ -98,6 +98,7 @@ class FedgeoStrategy(Strategy):
         self.done, self.resumed = 0, False  # rounds that an earlier process did, if this one goes on with its run
         self.left_out: tuple[str, ...] = ()  # classes of which all clients together have too few
         self.drawn = NOTHING  # what the clients have augmented their samples with
+        self.warnings: tuple[str, ...] = ()  # what of that a person should know
         self.similarities: tuple[DomainSimilarity, ...] = ()  # of the domains whose statistics were shared
         self._fresh = dict(vars(base))
         self._sent = ArrayRecord()  # the weights of this round's training messages

@@ -39,6 +39,8 @@ def check(config: Config) -> None:
         raise FedgeoError(f"{method} needs all data in one place, which engine=deployment never has")
     if config.federation.classes is not None and config.engine != "deployment":
         raise FedgeoError("federation.classes is for engine=deployment, where sites bring their own class names")
+    if isinstance(config.data, EegData) and config.data.split == "leave_subjects_out":
+        check_left_out(config)
     if eeg and config.engine == "deployment":
         check_recordings(config)
     if config.steps == "equal":
@@ -126,6 +128,15 @@ def check_steps(config: Config) -> None:
         raise FedgeoError(
             "steps=equal compares arms by the clients' true counts, which engine=deployment, privacy.min_count and "
             "privacy.round_counts hide: set steps=own, or engine=flower and privacy=research"
+        )
+
+
+def check_left_out(config: Config) -> None:
+    """Subjects that no client holds validate at the server. Raises FedgeoError."""
+    if config.federation.validation == "clients":
+        raise FedgeoError(
+            "federation.validation=clients: data.split=leave_subjects_out holds whole subjects back from all clients: "
+            "set federation.validation=server, or data.split=within"
         )
 
 

@@ -1,7 +1,8 @@
-"""Many arms over many seeds: each tuned on validation over one grid, then all of them in one table.
+"""Many arms over many seeds: each tuned on the validation of other seeds, then all of them in one table.
 
-An arm is a data set, a method and a variation of it (an augmentation, say). A run that is finished is never repeated:
-the folder of results is all that a comparison knows, so that it can be interrupted, resumed and extended.
+An arm is a data set, a method and a variation of it (an augmentation, say). Every arm is tried at the same number of
+settings. A run that is finished is never repeated: the folder of results is all that a comparison knows, so that it
+can be interrupted, resumed and extended.
 """
 
 import functools
@@ -9,88 +10,108 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
-from rich.table import Table
+from typing import Any
 
 from ..algorithms.base import Algorithm
 from ..algorithms.registry import local_algorithm
 from ..augmentation import registry as augmentation
 from ..common.errors import FedgeoError
-from ..config.compose import dump, load
+from ..config.compose import dump, load, method_grid
 from ..config.schema import Config
 from ..launch.job import Job, plan, run_in_process
 from ..launch.workers import Outcome, Silent, run_jobs
-from ..reports.arms import half_width
 from ..strategies.compatibility import first_head
-from .terminal import print_whole
+from .tuning import RATE, Choice, Value, axes, choices
 
 COSTS = ("cpu_seconds", "bytes_up", "bytes_down")
 WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
+DIVERGED = "is not finite"  # what a run says whose rate was too high: it would do the same again
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class Grid:
+    """rates: the lowest and the highest learning rate. points: how many settings are tried for every arm."""
+
+    rates: tuple[float, float] = (0.1, 20.0)
+    points: int = 12
+
+
+@dataclass(frozen=True)
 class Arm:
-    """One cell of the table. Each part has a name for people and the overrides that it stands for."""
+    """One cell of the table. Each part has a name for people and the overrides that it stands for.
+
+    listed: further keys that are tuned, with their values.
+    """
 
     data: str
     method: str
     variation: str
     overrides: tuple[str, ...]
+    listed: tuple[tuple[str, tuple[Value, ...]], ...] = ()
 
     @functools.cached_property
     def config(self) -> Config:
-        return load(self.overrides)
+        """At the first of the listed values."""
+        return load((*self.overrides, *(f"{key}={values[0]}" for key, values in self.listed)))
 
     @functools.cached_property
     def algorithm(self) -> Algorithm:
         return local_algorithm(self.config)
 
-    @property
-    def tuned(self) -> bool:
-        """Whether a learning rate plays a part: a head in closed form has none."""
-        return self.algorithm.trains or "lr" in self.config.method.settings
+    def choices(self, grid: Grid) -> list[Choice]:
+        """The settings that are tried; a key that the arm sets itself is not tuned. One where nothing is to be tuned.
+
+        Raises FedgeoError where the arm lists more than ``grid`` has points.
+        """
+        fixed = {word.partition("=")[0].lstrip("+") for word in self.overrides}
+        declared = {f"method.{key}": values for key, values in method_grid(self.overrides).items()}
+        has_rate = (self.algorithm.trains or "lr" in self.config.method.settings) and RATE not in fixed
+        listed = dict(self.listed)
+        own = {key: values for key, values in declared.items() if key not in fixed and key not in listed}
+        return choices(axes(listed, own, grid.rates if has_rate else None, grid.points))
 
     @property
     def control(self) -> bool:
         """Whether it is plain federated training: from zero, on what clients hold or repetitions of it."""
         federated = self.algorithm.trains and self.algorithm.shares and not self.algorithm.centralised
-        return federated and first_head(self.config) is None and augmentation.load(self.config.augmentation).control
+        from_zero = "model.init" not in dict(self.listed) and first_head(self.config) is None
+        return federated and from_zero and augmentation.load(self.config.augmentation).control
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run: an arm at a learning rate and a seed."""
+    """One run: an arm at a setting and a seed."""
 
     arm: Arm
-    rate: float
+    choice: Choice
     seed: int
 
     @property
     def name(self) -> str:
         """The folder of the run, below the comparison's."""
-        words = (self.arm.method, self.arm.variation, f"lr{self.rate:g}", f"seed{self.seed}")
+        words = (self.arm.method, self.arm.variation, self.choice.label, f"seed{self.seed}")
         return f"{self.arm.data}/{'-'.join(words)}".replace(" ", "_")
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        return (*self.arm.overrides, f"training.lr={self.rate:g}", f"seed={self.seed}", "engine=inprocess")
+        return (*self.arm.overrides, *self.choice.overrides, f"seed={self.seed}", "engine=inprocess")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: accuracies 0..1 (std has divisor n - 1), means over the seeds of the rest.
+    """A line of the table: accuracies 0..1, one a seed, and means over the seeds of the rest.
 
-    seconds: of processor time, so that what else the machine does has no part in it.
-
-    over_domains: each seed's mean and standard deviation (divisor n) over domains; empty where there is one domain.
+    choice: the setting that validation has chosen among ``tried``. seconds: of processor time, so that what else the
+    machine does has no part in it. over_domains: each seed's mean and standard deviation (divisor n) over domains;
+    empty where there is one domain. up, down: bytes.
     """
 
     arm: Arm
-    rate: float
+    choice: Choice
+    tried: int
     scores: tuple[float, ...]
     over_domains: tuple[tuple[float, float], ...]
     seconds: float
@@ -105,7 +126,8 @@ class Row:
 def arms(data: Mapping[str, Sequence[str]], chosen: Sequence[str], shared: Sequence[str]) -> list[Arm]:
     """Every arm on every data set. data: name -> overrides. chosen: 'METHOD AUGMENTATION', further overrides after it.
 
-    Raises FedgeoError for an arm without an augmentation.
+    An override with several values, ``model.init=zeros,lda``, is tuned. Raises FedgeoError for an arm without an
+    augmentation.
     """
     made = []
     for name, where in data.items():
@@ -114,44 +136,71 @@ def arms(data: Mapping[str, Sequence[str]], chosen: Sequence[str], shared: Seque
                 method, augmentation, *more = words.split()
             except ValueError:
                 raise FedgeoError(f"{words}: an arm is a method and an augmentation, then overrides") from None
-            all_of_it = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *more)
-            if "init" in load(all_of_it).model.settings:  # rounds are compared from zero unless the arm says otherwise
-                all_of_it = ("model.init=zeros", *all_of_it)
-            made.append(Arm(name, method, " ".join((augmentation, *more)), all_of_it))
+            listed = dict(found for word in more if (found := several(word)) is not None)
+            single = [word for word in more if several(word) is None]
+            all_of_it = (*where, *shared, f"method={method}", f"augmentation={augmentation}", *single)
+            if "init" in load(all_of_it).model.settings and "model.init" not in listed:
+                all_of_it = ("model.init=zeros", *all_of_it)  # rounds start from zero unless the arm says otherwise
+            made.append(Arm(name, method, " ".join((augmentation, *more)), all_of_it, tuple(listed.items())))
     return made
+
+
+def several(word: str) -> tuple[str, tuple[Value, ...]] | None:
+    """The key and values of an override that lists some, 'KEY=A,B'; None of any other."""
+    key, _, text = word.partition("=")
+    if "," not in text or text[0] in "[{'\"":
+        return None
+    try:
+        return key, tuple(sorted(float(value) for value in text.split(",")))
+    except ValueError:
+        return key, tuple(text.split(","))
 
 
 def compare(
     folder: Path,
     arms: Sequence[Arm],
-    rates: Sequence[float],
+    grid: Grid,
     seeds: Sequence[int],
     tuning: Sequence[int],
     jobs: int = 1,
     note: Note = print,
 ) -> list[Row]:
-    """Tune every arm over ``rates`` with the seeds ``tuning``, run the best over ``seeds``, return the rows.
+    """Try every arm at all settings of ``grid`` with the seeds ``tuning``, run the best over ``seeds``; their rows.
 
-    The best rate has the highest mean validation score over the last rounds of the runs of ``tuning``; a rate at
-    which a run failed, by divergence for instance, is out. Test scores play no part in the choice. An arm without
-    a learning rate runs at the first, whatever it is. ``jobs``: how many processes. Raises FedgeoError where an arm
-    failed at every rate, and for a folder of other settings. What is given twice counts once.
+    The best has the highest mean validation score over the last rounds of the runs of ``tuning``; one with which a run
+    failed, by divergence for instance, is out. Test scores play no part in the choice, nor do the seeds of the table.
+    An arm of which nothing is tuned has one setting. ``jobs``: how many processes. Raises FedgeoError where an arm
+    failed at every setting, where a seed is for both, and for a folder of other settings. What is given twice counts
+    once.
     """
-    arms, seeds = list(dict.fromkeys(arms)), list(dict.fromkeys(seeds))
-    first = [Task(arm, rate, seed) for arm in arms if arm.tuned for rate in rates for seed in tuning]
+    if both := sorted(set(seeds) & set(tuning)):
+        raise FedgeoError(f"seed {both[0]} is among those of the table and of the tuning: choose other tuning seeds")
+    arms, seeds, tuning = list(dict.fromkeys(arms)), list(dict.fromkeys(seeds)), list(dict.fromkeys(tuning))
+    tried = {arm: arm.choices(grid) for arm in arms}
+    first = [Task(arm, choice, seed) for arm in arms if len(tried[arm]) > 1 for choice in tried[arm] for seed in tuning]
     faults = run_all(folder, first, jobs, note)
-    best = {arm: choose(folder, arm, rates, tuning, faults) if arm.tuned else rates[0] for arm in arms}
+    best = {
+        arm: choose(folder, arm, tried[arm], tuning, faults) if len(tried[arm]) > 1 else tried[arm][0] for arm in arms
+    }
+    for arm, choice in best.items():
+        for key in choice.edges:
+            note(f"{arm.data}, {arm.method}, {arm.variation}: {key} is chosen at an end of its grid, {choice.words}")
     rest = [Task(arm, best[arm], seed) for arm in arms for seed in seeds]
     faults = run_all(folder, rest, jobs, note)
     for task, fault in faults.items():
         raise FedgeoError(f"{task.name}: {fault}")
-    return [row(folder, arm, best[arm], seeds) for arm in arms]
+    return [row(folder, arm, best[arm], len(tried[arm]), seeds) for arm in arms]
 
 
 def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[Task, str]:
     """Run what is not finished yet; returns the errors of the runs that failed."""
-    todo = [task for task in dict.fromkeys(tasks) if not finished(folder, task)]
     faults: dict[Task, str] = {}
+    todo = []
+    for task in dict.fromkeys(tasks):
+        if not finished(folder, task):
+            todo.append(task)
+        elif (fault := read_summary(folder, task)["error"]) is not None:
+            faults[task] = fault
     done = 0
 
     def ended(task: Task, fault: str | None) -> None:
@@ -168,7 +217,7 @@ def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[
     planned: dict[Job, Task] = {}
     for task in todo:
         try:
-            planned[plan(task.overrides, task.name, folder / task.name)] = task
+            planned[job(folder, task)] = task
         except FedgeoError as error:
             ended(task, str(error))
 
@@ -180,23 +229,29 @@ def run_all(folder: Path, tasks: Iterable[Task], jobs: int, note: Note) -> dict[
     return faults
 
 
+def job(folder: Path, task: Task) -> Job:
+    """The run of a task, without figures: there are hundreds. Raises FedgeoError for what cannot be run."""
+    return replace(plan(task.overrides, task.name, folder / task.name), figures=False)
+
+
 def run_one(folder: Path, task: Task) -> str | None:
     """One run to its end; returns its error, None where it completed."""
     try:
-        run_in_process(plan(task.overrides, task.name, folder / task.name), lambda _: None)
+        run_in_process(job(folder, task), lambda _: None)
     except Exception as error:
         return str(error)
     return None
 
 
 def finished(folder: Path, task: Task) -> bool:
-    """Whether the run is there and complete; what a failed, interrupted or damaged one left is removed.
+    """Whether the run is there and complete, or has diverged, as it would again; what else is left of it is removed.
 
     Raises FedgeoError where it was made with other settings than the task's.
     """
     place = folder / task.name
     try:
-        complete = json.loads((place / "summary.json").read_text())["status"] == "completed"
+        summary = json.loads((place / "summary.json").read_text())
+        complete = summary["status"] == "completed" or DIVERGED in (summary["error"] or "")
         made = settings((place / "config.yaml").read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):  # not there, or damaged
         complete = False
@@ -213,17 +268,23 @@ def settings(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith(("run_dir:", "sweep_dir:", "cache_dir:"))]
 
 
-def choose(folder: Path, arm: Arm, rates: Sequence[float], seeds: Sequence[int], faults: Mapping[Task, str]) -> float:
-    """The rate with the best validation score, the smallest among equals."""
-    scores: dict[float, float] = {}
-    for rate in sorted(rates):
-        tasks = [Task(arm, rate, seed) for seed in seeds]
+def read_summary(folder: Path, task: Task) -> dict[str, Any]:
+    """The summary of a finished run."""
+    found: dict[str, Any] = json.loads((folder / task.name / "summary.json").read_text())
+    return found
+
+
+def choose(folder: Path, arm: Arm, tried: Sequence[Choice], seeds: Sequence[int], faults: Mapping[Task, str]) -> Choice:
+    """The setting with the best validation score, the first among equals."""
+    scores: dict[Choice, float] = {}
+    for choice in tried:
+        tasks = [Task(arm, choice, seed) for seed in seeds]
         if not any(task in faults for task in tasks):
-            scores[rate] = math.fsum(validation(folder / task.name, arm) for task in tasks) / len(tasks)
+            scores[choice] = math.fsum(validation(folder / task.name, arm) for task in tasks) / len(tasks)
     if not scores:
-        fault = faults[Task(arm, rates[0], seeds[0])]
-        raise FedgeoError(f"{arm.data}, {arm.method}, {arm.variation}: failed at every learning rate: {fault}")
-    return max(scores, key=lambda rate: scores[rate])
+        fault = faults[Task(arm, tried[0], seeds[0])]
+        raise FedgeoError(f"{arm.data}, {arm.method}, {arm.variation}: failed at every setting: {fault}")
+    return max(scores, key=lambda choice: scores[choice])
 
 
 def validation(run_dir: Path, arm: Arm) -> float:
@@ -239,84 +300,9 @@ def validation(run_dir: Path, arm: Arm) -> float:
     return math.fsum(found) / len(found)
 
 
-def row(folder: Path, arm: Arm, rate: float, seeds: Sequence[int]) -> Row:
+def row(folder: Path, arm: Arm, choice: Choice, tried: int, seeds: Sequence[int]) -> Row:
     """What the runs of one arm come to."""
-    found = [json.loads((folder / Task(arm, rate, seed).name / "summary.json").read_text()) for seed in seeds]
+    found = [read_summary(folder, Task(arm, choice, seed)) for seed in seeds]
     seconds, up, down = (math.fsum(s[key] for s in found) / len(found) for key in COSTS)
     over = [(s["mean_over_domains"], s["std_over_domains"]) for s in found if len(s["by_domain"]) > 1]
-    return Row(arm, rate, tuple(s["final"] for s in found), tuple(over), seconds, up, down)
-
-
-def control(line: Row, rows: Sequence[Row]) -> Row | None:
-    """The best control for ``line`` among the rows of its data: of its own method's where that has any, else of all.
-
-    None where there is none but the line itself.
-    """
-    found = [row for row in rows if row.arm.data == line.arm.data and row.arm.control]
-    found = [row for row in found if row.arm.method == line.arm.method] or found
-    best = max(found, key=lambda row: row.mean, default=None)
-    return None if best is line else best
-
-
-def difference(line: Row, other: Row) -> str:
-    """Percentage points between two rows, paired by seed: the mean and the half width of its 95 % interval."""
-    points = [100 * (a - b) for a, b in zip(line.scores, other.scores, strict=True)]
-    width = half_width(points)
-    spread = "" if width is None else f" ± {width:.1f}"
-    return f"{math.fsum(points) / len(points):+.1f}{spread} ({other.arm.method} {other.arm.variation})"
-
-
-HEAD = ("method", "variation", "lr", "accuracy", "less best control", "AVG", "STD", "CPU s", "MB up", "MB down")
-NOTE = (
-    "accuracy, AVG and STD (mean and deviation over domains): in %, ± standard deviation over seeds. "
-    "less best control: points above the better of none and repeat with the same method (of all methods, for a "
-    "line without such), paired by seed, ± half the 95 % interval. CPU s: processor seconds of a run."
-)
-
-
-def cells(line: Row, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The row in words, under ``HEAD``."""
-    best = control(line, rows)
-    averages, deviations = zip(*line.over_domains, strict=True) if line.over_domains else ((), ())
-    return (
-        line.arm.method,
-        line.arm.variation,
-        f"{line.rate:g}" if line.arm.tuned else "-",
-        over_seeds(line.scores),
-        "-" if best is None else difference(line, best),
-        over_seeds(averages),
-        over_seeds(deviations),
-        f"{line.seconds:.1f}",
-        f"{line.up / 1e6:.2f}",
-        f"{line.down / 1e6:.2f}",
-    )
-
-
-def over_seeds(values: Sequence[float]) -> str:
-    """Shares in per cent, 'mean ± standard deviation' (divisor n - 1)."""
-    if not values:
-        return "-"
-    spread = f" ± {100 * float(np.std(values, ddof=1)):.1f}" if len(values) > 1 else ""
-    return f"{100 * math.fsum(values) / len(values):.1f}{spread}"
-
-
-def show(rows: Sequence[Row]) -> None:
-    """A table for each data set on the terminal."""
-    for data in dict.fromkeys(line.arm.data for line in rows):
-        table = Table(title=data)
-        for i, head in enumerate(HEAD):
-            table.add_column(head, justify="right" if i > 1 else "left")
-        for line in rows:
-            if line.arm.data == data:
-                table.add_row(*cells(line, rows))
-        print_whole(table)
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """A table for each data set."""
-    parts = []
-    for data in dict.fromkeys(line.arm.data for line in rows):
-        table = [HEAD, ("---", "---", *["---:"] * (len(HEAD) - 2))]
-        table += [cells(line, rows) for line in rows if line.arm.data == data]
-        parts.append(f"### {data}\n\n" + "\n".join(f"| {' | '.join(each)} |" for each in table) + "\n")
-    return "\n".join((*parts, f"{NOTE}\n"))
+    return Row(arm, choice, tried, tuple(s["final"] for s in found), tuple(over), seconds, up, down)

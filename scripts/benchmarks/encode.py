@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from app.common.errors import FedgeoError
+from app.data.images.dataset import dataset_of, image_dataset
 from app.data.images.dataset import encoder as configured
-from app.data.images.dataset import image_dataset
 from app.encoders import efficientnet_lite0
 from app.encoders.embedding_cache import embed
 from app.launch.job import Job, prepare, run_in_process
@@ -111,7 +111,7 @@ class Files:
         cache = self.folder / f"cache-{next(self.numbers)}"
         taken = []
         for _ in ("empty", "full"):
-            image_dataset.cache_clear()  # a run in a process of its own begins so
+            dataset_of.cache_clear()  # a run in a process of its own begins so
             job, start = self.job(cache), time.perf_counter()
             run_in_process(job, lambda row: None)
             taken.append(time.perf_counter() - start)

@@ -13,7 +13,7 @@ from app.grids.placement import hosted, together
 from app.launch.job import nodes
 from tests.running import rounds, run_in_process
 
-SHORT = ("federation.rounds=3", "training.epochs=2")
+SHORT = ("federation.rounds=3", "training.epochs=2", "training.lr=0.1")
 
 
 def model(folder: Path) -> dict[str, torch.Tensor]:

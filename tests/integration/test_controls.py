@@ -20,7 +20,7 @@ from app.models.linear import Head
 from app.training.plain import LocalSettings, predict, train
 from tests.running import rounds, run_in_process
 
-PLAIN = ("training=plain", "augmentation=none", "federation.rounds=3", "training.epochs=2")
+PLAIN = ("training.lr=0.1", "training=plain", "augmentation=none", "federation.rounds=3", "training.epochs=2")
 
 
 def alone(own: ImageDataset, client: int, number: int, start: Weights, epochs: int) -> Weights:
@@ -90,7 +90,7 @@ def test_centralised_is_plain_training_on_the_pooled_samples(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_pooled_training_bounds_federation_and_that_bounds_being_alone(tmp_path: Path) -> None:
-    options = ("augmentation=none", "federation.rounds=10")
+    options = ("augmentation=none", "federation.rounds=10", "training.lr=0.1")
     methods = ("centralised", "fedavg", "local")
     final = {m: run_in_process(tmp_path / m, *options, f"method={m}")["final"] for m in methods}
     assert final["centralised"] > final["fedavg"] + 0.2

@@ -69,18 +69,18 @@ def test_algorithm_2_counts(embeddings: Path, tmp_path: Path, kind: str, clients
     assert summary["variant"] == "paper"
 
 
-def test_the_authors_partition_gives_everybody_every_class(embeddings: Path, tmp_path: Path) -> None:
+def test_the_gaussian_variant_gives_everybody_every_class(embeddings: Path, tmp_path: Path) -> None:
     """So that no class is absent, and each is filled to the target; plain Dirichlet leaves some out."""
     small = ("federation.clients=6", "federation.rounds=1", "training.epochs=1", "augmentation.target=30")
     held = {}
-    for variant in ("authors", "paper"):
+    for variant in ("gaussian", "paper"):
         words = ("experiment=cifar10", "data=features", f"data.path={embeddings}", f"variant={variant}", *small)
         run_in_process(tmp_path / variant, *words)
         clients = drawn(tmp_path / variant)["clients"]
         held[variant] = np.array([client["held"] for client in clients])
         totals = np.array([client["total"] for client in clients])
         assert np.array_equal(totals, np.where(held[variant] > 0, np.maximum(held[variant], 30), 0))
-    assert held["authors"].min() == 1 and held["paper"].min() == 0
+    assert held["gaussian"].min() == 1 and held["paper"].min() == 0
 
 
 def test_step_1_alone_knows_no_other_site(embeddings: Path, tmp_path: Path) -> None:

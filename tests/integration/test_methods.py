@@ -20,7 +20,13 @@ from tests.running import rounds, run_in_process
 from tests.small_federation import Federation, FixedOrder, distance
 
 # a batch holds a client's whole set, so that the order of its samples is no difference
-WHOLE = ("augmentation=none", "training.batch_size=2000", "training.epochs=4", "federation.weights=real")
+WHOLE = (
+    "augmentation=none",
+    "training.batch_size=2000",
+    "training.epochs=4",
+    "training.lr=0.1",
+    "federation.weights=real",
+)
 SKIPPING = (*WHOLE, "federation.participation=0.4", "federation.rounds=7")
 
 

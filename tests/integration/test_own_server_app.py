@@ -22,7 +22,7 @@ from tests.running import run_in_process
 
 EXAMPLE = ROOT / "docs" / "examples" / "own_server_app"
 SHORT = "federation.rounds=3 training.epochs=1 model.init=zeros"
-STOCK = f"{SHORT} augmentation=none"
+STOCK = f"{SHORT} augmentation=none training.lr=0.1"
 LEARNS = f"{STOCK} federation.partition=iid training.lr=0.5"
 
 

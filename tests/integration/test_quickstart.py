@@ -100,7 +100,7 @@ def test_repeat_adds_as_many_samples_and_perturbs_none(ran: Path, tmp_path: Path
 
 def test_augmentation_helps_under_label_skew(ran: Path, tmp_path: Path) -> None:
     plain = run_in_process(tmp_path / "run", "augmentation=none")
-    assert json.loads((ran / "summary.json").read_text())["final"] > plain["final"] + 0.1
+    assert json.loads((ran / "summary.json").read_text())["final"] > plain["final"] + 0.03
 
 
 def test_a_run_never_writes_over_another(ran: Path) -> None:

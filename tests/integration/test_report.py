@@ -217,6 +217,18 @@ def test_the_papers_number_stands_beside_ours_where_all_settings_agree(tmp_path:
     assert "81.41" in text and "training.lr 0.05 (the paper's: 0.1)" in text and "83.31" not in text
 
 
+def test_the_papers_number_needs_embeddings_of_its_unit_and_its_coefficients(tmp_path: Path) -> None:
+    words = ("experiment=pacs", "variant=paper", "method=feddyn", "augmentation=none")
+    domains = ("photo", "art_painting", "cartoon", "sketch")
+    make_run(tmp_path / "same", *words, domains=domains)
+    assert cells(tmp_path)["FedDyn, AVG"]["paper"] == "97.58"
+    make_run(tmp_path / "other" / "a", *words, "encoder.normalise=l2", domains=domains)
+    assert cells(tmp_path / "other")["FedDyn, AVG"]["settings_that_differ"] == "encoder.normalise=l2 (paper none)"
+    assert cells(tmp_path / "other")["FedDyn, AVG"]["paper"] == ""
+    make_run(tmp_path / "third" / "a", *words, "method.alpha=0.001", domains=domains)
+    assert cells(tmp_path / "third")["FedDyn, AVG"]["settings_that_differ"] == "method.alpha=0.001 (paper 0.5)"
+
+
 def test_the_nearest_settings_fill_a_cell_and_the_rest_is_told(tmp_path: Path) -> None:
     for name, words in (("near", ("training.lr=0.05",)), ("far", ("training.lr=0.05", "training.epochs=1"))):
         make_run(tmp_path / name, *PAPER, "augmentation=none", *words)

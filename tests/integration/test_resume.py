@@ -180,7 +180,7 @@ def test_a_complete_run_whose_clients_kept_something_cannot_go_on(whole: Path) -
 
 REFUSED = [
     ("seed=2", "seed is 1 there, not 2"),
-    ("training.lr=0.5", "training.lr is 0.1 there, not 0.5"),
+    ("training.lr=0.5", "training.lr is 2.0 there, not 0.5"),
     ("federation.rounds=3", "federation.rounds=3 is below the run's 4"),
     ("privacy.min_count=3", "privacy.min_count is 1 there, not 3"),
 ]

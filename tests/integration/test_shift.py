@@ -209,7 +209,7 @@ def test_a_client_of_unknown_domain_cannot_be_augmented() -> None:
         (("augmentation=repeat",), "repeat", 500),
         (("augmentation=ggeur", "augmentation.target=60"), "ggeur", 60),
         (("variant=paper",), "ggeur", 500),
-        (("variant=authors",), "ggeur", 14),
+        (("variant=gaussian",), "ggeur", 14),
     ],
 )
 def test_the_preset_with_both_skews_recommends_shift_and_gives_way_to_the_user(

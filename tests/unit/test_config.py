@@ -1,10 +1,12 @@
 """The configuration: one line for every fault, overrides that mean what they say, variants in between."""
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from app.common.code import CONF
 from app.common.errors import FedgeoError
-from app.config.compose import dump, known_keys, load
+from app.config.compose import _compose, dump, known_keys, load
 from app.config.schema import Config
 
 FAULTS = [
@@ -21,7 +23,7 @@ FAULTS = [
     ("seed=-1", "seed=-1: must be greater than or equal to 0"),
     ("experiment=nothing", "experiment=nothing: must be one of "),
     ("variant=best", "variant=best"),
-    ("experiment=fedspdnet_weibo2014 variant=authors", "has no such variant: must be one of recommended, paper"),
+    ("experiment=fedspdnet_weibo2014 variant=gaussian", "has no such variant: must be one of recommended, paper"),
     ("quickstart", "quickstart: not KEY=VALUE; did you mean experiment=quickstart?"),
     ("seed", "seed: not KEY=VALUE: give seed a value"),
     ("nonsense", "nonsense: not KEY=VALUE"),
@@ -62,7 +64,7 @@ def test_participation_is_all_a_share_or_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in (CONF / "experiment").glob("[!_]*.yaml")))
-@pytest.mark.parametrize("variant", ["recommended", "paper", "authors"])
+@pytest.mark.parametrize("variant", ["recommended", "paper", "gaussian"])
 def test_every_preset_composes_in_every_variant(name: str, variant: str) -> None:
     try:
         config = load([f"experiment={name}", f"variant={variant}"])
@@ -83,3 +85,30 @@ def test_method_and_encoder_keep_their_own_settings() -> None:
 
 def test_known_keys_are_dotted() -> None:
     assert {"seed", "training.lr", "federation.rounds"} <= set(known_keys())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("seed=7", "experiment=pacs", "method=scaffold", "method.server_lr=0.3", "+method.own=1"),
+        ("method=ccvr", "training.lr=0.7"),  # whose rate is another key's
+        ("experiment=eeg_folder", "data.path='/a b'", "data.events={a: T1, b: T2}", "~data.window"),
+        ("method=fedclip", "model=clip_adapter", "data.val_fraction=0"),
+    ],
+)
+def test_values_set_after_the_files_are_composed_are_as_hydra_sets_them(words: tuple[str, ...]) -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        whole = OmegaConf.to_container(compose("config", overrides=list(words)), resolve=True)
+    assert isinstance(whole, dict)
+    ours = _compose(words)
+    assert ours.pop("experiment") == next((w[11:] for w in words if w.startswith("experiment=")), "quickstart")
+    del whole["experiment"]
+    assert ours == whole
+    assert _compose(words) == _compose(words)  # what was composed before is not changed
+
+
+@pytest.mark.parametrize("variant", ["paper", "gaussian"])
+def test_a_method_s_paper_and_grid_are_no_settings(variant: str) -> None:
+    assert not {"paper", "grid"} & load(["method=feddyn", f"variant={variant}"]).method.settings.keys()
+    assert not any(key.startswith(("method.paper", "method.grid")) for key in known_keys())

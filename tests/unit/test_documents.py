@@ -9,6 +9,8 @@ import pytest
 
 from app.config.compose import load
 from app.launch.job import expand
+from app.tools.compare import Grid, arms
+from scripts import compare
 from tests.conftest import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -73,3 +75,29 @@ def test_commands_compose(page: Path, command: str) -> None:
     words = [word for word in words[words.index("scripts/run.py") + 1 :] if re.match(r"\+?\w[\w.]*=", word)]
     words = [word.replace("=DIR", "=/data").replace("FILE.npz", "/data.npz") for word in words]
     assert expand(words) and all(load(chosen).experiment for chosen, _ in expand(words))
+
+
+def comparisons(page: Path) -> list[str]:
+    """The calls of scripts/compare.py in a page's blocks of shell."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
+    variables = dict(re.findall(r"^(\w+)=\"?([^\"]*)\"?$", "\n".join(lines), re.M))
+    calls = [line.strip() for line in lines if line.strip().startswith("scripts/compare.py")]
+    return [re.sub(r"\$(\w+)", lambda found: variables[found[1]], call) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page, command) for page in PAGES for command in comparisons(page)],
+    ids=lambda x: str(x)[-60:],
+)
+def test_comparisons_compose(page: Path, command: str) -> None:
+    """Every arm of a comparison is one that there is, tuned on other seeds than the table's."""
+    options = compare.parse(shlex.split(command, comments=True)[1:])
+    assert not set(options.seeds) & set(options.tuning_seeds)
+    data = {}
+    for each in options.data:
+        name, *more = each.split()
+        data[each] = (f"experiment={name.partition('=')[0]}", *(("data=features",) if "=" in name else ()), *more)
+    words = options.arms or [f"{method} {variation}" for method in options.methods for variation in options.variations]
+    assert all(arm.choices(Grid(points=options.settings)) for arm in arms(data, words, options.set))

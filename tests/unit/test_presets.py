@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from app.common.code import CONF
-from app.config.compose import load
+from app.config.compose import load, method_grid
 from app.config.schema import Config
 from app.strategies.compatibility import check, first_head
 
@@ -46,8 +46,8 @@ def test_the_paper_variant_is_the_settings_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_authors_variant_draws_from_the_gaussian(name: str) -> None:
-    config = preset(name, "authors")
+def test_the_gaussian_variant_draws_from_the_gaussian(name: str) -> None:
+    config = preset(name, "gaussian")
     targets = {"cifar10": 5000, "cifar100": 500, "tiny_imagenet": 500}
     assert config.augmentation.scale == "sqrt"
     assert config.training.lr == TABLE[name][1]
@@ -65,11 +65,52 @@ def test_presets_set_nothing_in_data_so_that_features_replace_it(name: str) -> N
     shared = raw["defaults"][0]
     base = OmegaConf.to_container(OmegaConf.load(CONF / "experiment" / f"{shared}.yaml"))
     assert isinstance(base, dict)
+    shares = {"val_fraction", "test_fraction"}  # which all image data have
     for settings in (raw, base, *raw.get("variants", {}).values(), *base["variants"].values()):
-        assert "data" not in settings
-    config = preset(name, "recommended", "data=features", "data.path=made.npz")
-    assert (config.data.name, config.data.path) == ("features", "made.npz")
-    assert config.federation == preset(name, "recommended").federation
+        assert settings.get("data", {}).keys() <= shares
+    for variant in ("recommended", "paper"):
+        config = preset(name, variant, "data=features", "data.path=made.npz")
+        assert (config.data.name, config.data.path) == ("features", "made.npz")
+        assert config.federation == preset(name, variant).federation
+
+
+@pytest.mark.parametrize("variant", ["paper", "gaussian"])
+@pytest.mark.parametrize("name", TABLE)
+def test_the_paper_s_units_are_those_of_its_coefficients(name: str, variant: str) -> None:
+    """Embeddings as the encoder gives them, the paper's coefficients, and all that is not tested on for training."""
+    config = preset(name, variant)
+    assert config.encoder.normalise == "none"
+    assert config.data.val_fraction == 0
+    assert config.data.test_fraction == (0.3 if name in DOMAINS else 0.2)
+    assert preset(name, variant, "encoder.normalise=l2").encoder.normalise == "l2"
+
+
+@pytest.mark.parametrize(
+    ("method", "paper"),
+    [
+        ("scaffold", {"server_lr": 0.25}),
+        ("feddyn", {"alpha": 0.5}),
+        ("fedopt", {"server_lr": 0.5}),
+        ("moon", {"mu": 1.0, "tau": 0.5}),
+        ("fedproto", {"lambda_": 2.0}),
+        ("fedntd", {"beta": 1.0, "tau": 1.0}),
+    ],
+)
+def test_the_paper_s_coefficients_go_with_its_variant(method: str, paper: dict[str, float]) -> None:
+    settings = preset("pacs", "paper", f"method={method}").method.settings
+    assert {key: settings[key] for key in paper} == paper
+    ours = preset("pacs", "recommended", f"method={method}")
+    assert ours.encoder.normalise == "l2"
+    assert ours.method.settings.keys() == settings.keys()
+    (key, values), *_ = method_grid([f"method={method}"]).items()
+    assert preset("pacs", "paper", f"method={method}", f"method.{key}={values[0]}").method.settings[key] == values[0]
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd"])
+def test_a_method_s_own_coefficient_is_in_its_grid(method: str) -> None:
+    settings, grid = load([f"method={method}"]).method.settings, method_grid([f"method={method}"])
+    for key, values in grid.items():
+        assert settings[key] in values and list(values) == sorted(values)
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ class EegDataset:
         return {"channels": channels, "rank": channels - average, "samples": samples, "rate": self.trials[0].rate}
 
     @property
-    def central(self) -> bool:
-        return bool(self.left_out)
+    def central(self) -> tuple[str, ...]:
+        return ("val", "test") if self.left_out else ()
 
     def __len__(self) -> int:
         return len(self.members)

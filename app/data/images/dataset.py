@@ -20,6 +20,7 @@ from .. import partition as parts
 from .. import partition_file
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
+from ..held_back import held_back
 from ..partition import Partition, Split
 from ..source import Source
 from .bit_depth import note, with_bit_depth
@@ -60,7 +61,9 @@ class ImageDataset:
     bit_depth: int | None = None
     _clients: dict[int, Samples] = field(default_factory=dict)
 
-    central = True  # the server holds validation and test samples
+    @property
+    def central(self) -> tuple[str, ...]:
+        return ("test",) if self.config.federation.validation == "clients" else ("val", "test")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -89,13 +92,23 @@ class ImageDataset:
 
     def train(self, client: int) -> Samples:
         if client not in self._clients:
-            self._clients[client] = self.samples(self.partition.clients[client], f"client {client}")
+            self._clients[client] = self.samples(self._rows("train", client), f"client {client}")
         return self._clients[client]
 
     def held_out(self, part: str, client: int | None) -> Samples:
+        if (client is None) != (part in self.central):
+            holder = "the server" if part in self.central else "each client"
+            raise FedgeoError(f"{holder} holds the {part} samples, {client=} was asked for")
         if client is not None:
-            raise FedgeoError(f"client {client} holds no {part} samples of its own: the server does")
+            return self.samples(self._rows("val", client), f"{part} samples of client {client}")
         return self.samples(self.split.val if part == "val" else self.split.test, f"{part} samples")
+
+    def _rows(self, part: str, client: int) -> np.ndarray:
+        """The client's rows that it trains on, or those that it keeps back, where it validates."""
+        rows, config = self.partition.clients[client], self.config
+        fraction = 0.0 if "val" in self.central else config.data.val_fraction
+        kept = held_back(self.source.labels[rows], fraction, config.seed, client)
+        return rows[kept if part == "val" else ~kept]
 
     def facts(self, client: int) -> dict[str, Any]:
         """What all clients must have alike."""
@@ -165,9 +178,32 @@ class EncodingProgress:
             log.info("encoding %s: %d of %d images", self.whose, done, total)
 
 
-@functools.lru_cache(maxsize=4)
 def image_dataset(config: Config) -> ImageDataset:
-    """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had."""
+    """The data set that ``config`` names, split and shared out. Raises FedgeoError for what cannot be had.
+
+    Runs of one process that differ in what data do not depend on share it, where a file tells that it is the same.
+    """
+    assert isinstance(config.data, ImageData)
+    path = Path(config.data.path).expanduser() if config.data.path else None
+    if config.federation.partition_file or not (config.data.name == "sklearn_digits" or (path and path.is_file())):
+        return dataset_of(Wanted(config, config))
+    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path else ()
+    parts = (config.data, config.encoder, config.federation, config.augmentation)
+    key = (*(part.model_dump_json() for part in parts), config.seed, config.device, config.cache_dir, stamp)
+    return dataset_of(Wanted(key, config))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A configuration by what the data depend on: one ``key``, one data set."""
+
+    key: Any
+    config: Config = field(compare=False)
+
+
+@functools.lru_cache(maxsize=4)
+def dataset_of(wanted: Wanted) -> ImageDataset:
+    config = wanted.config
     assert isinstance(config.data, ImageData)
     whole = load_source(config.data, config.federation)
     whole, depth = with_bit_depth(whole, config.data.bit_depth, cache_dir(config))
@@ -178,9 +214,8 @@ def image_dataset(config: Config) -> ImageDataset:
             raise FedgeoError(f"federation.partition_file={path}: there is no such file")
         partition, split = partition_file.from_json(path.read_text(), whole)
         return _checked(ImageDataset(config, whole, split, partition, depth))
-    split = parts.split(
-        whole, test_fraction=config.data.test_fraction, val_fraction=config.data.val_fraction, seed=config.seed
-    )
+    val_fraction = 0.0 if federation.validation == "clients" else config.data.val_fraction
+    split = parts.split(whole, test_fraction=config.data.test_fraction, val_fraction=val_fraction, seed=config.seed)
     rows = parts.subsample(split.train, whole.labels, whole.domain, federation.fraction, config.seed)
     partition = parts.partition(
         whole,
