@@ -153,8 +153,8 @@ def local_config(config: Config, site: Site) -> Config:
         )
     else:
         name = "image_folder" if site.data.is_dir() else "features"
-        kept = {"bit_depth": config.data.bit_depth, **shares}
-        data = ImageData(family="images", name=name, path=str(site.data), download=False, **kept)
+        kept = {"family": "images", "bit_depth": config.data.bit_depth, "download": False}
+        data = ImageData.model_validate({**kept, **shares, "name": name, "path": str(site.data)})
     encoded = config.encoder
     if site.encoder_checkpoint is not None:
         encoded = encoded.model_copy(update={"checkpoint": str(site.encoder_checkpoint)})
