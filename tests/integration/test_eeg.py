@@ -210,7 +210,8 @@ def test_eigenvalues_that_are_mostly_clamped_are_a_warning(tmp_path: Path, capsy
     assert script.main(words) == 0
     said = capsys.readouterr().out
     assert "ReEig clamps 100 % of the eigenvalues" in said and "microvolt" in said
-    (warning,) = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    collapsed, warning = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
+    assert "for all test samples" in collapsed and "above that of chance" in collapsed
     assert warning in (tmp_path / "run" / "log.txt").read_text()
     assert warning in (tmp_path / "run" / "report.html").read_text()
     assert simulated(tmp_path / "other")["warnings"] == []

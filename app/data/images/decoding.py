@@ -50,7 +50,7 @@ def greatest_value(content: Path | IO[bytes], name: str) -> int | None:
         if image.mode.startswith("I"):
             return int(np.asarray(image).max())
         colour = [band for band in image.getbands() if band != "A"]
-        return max(image.getchannel(band).getextrema()[1] for band in colour) << 8 | 255
+        return max(int(np.asarray(image.getchannel(band)).max()) for band in colour) << 8 | 255
 
 
 @contextmanager
@@ -67,7 +67,8 @@ def _opened(content: Path | IO[bytes], name: str) -> Iterator[Image.Image]:
 
 def _deep(image: Image.Image) -> bool:
     """Whether a file that was opened holds 16-bit values of which it does not say how many bits are used."""
-    return image.format in _RAW and (image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in image.tile))
+    tiles = getattr(image, "tile", ())
+    return image.format in _RAW and (image.mode.startswith("I") or any(";16" in str(tile[3]) for tile in tiles))
 
 
 def _inverted(image: Image.Image) -> bool:
