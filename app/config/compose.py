@@ -96,12 +96,12 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, run_mode=RunMode.RUN, from_shell=False)
-        files = tuple(str(o.input_line) for o in parsed if (CONF / o.key_or_group).is_dir())
-        composed, experiment = _chosen_files(files)
+        # what is hydra's own, as a search path, may bring further files
+        outside = any(override.is_hydra_override() for override in parsed)
+        files = [override for override in parsed if outside or (CONF / override.key_or_group).is_dir()]
+        composed, experiment = _chosen_files(tuple(str(override.input_line) for override in files))
         composed = copy.deepcopy(composed)
-        ConfigLoaderImpl._apply_overrides_to_config(
-            [o for o in parsed if not (CONF / o.key_or_group).is_dir()], composed
-        )
+        ConfigLoaderImpl._apply_overrides_to_config([each for each in parsed if each not in files], composed)
         OmegaConf.set_struct(composed, False)
         raw = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
