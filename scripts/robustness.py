@@ -123,18 +123,18 @@ def main() -> int:
 
 
 def every() -> Iterator[Words]:
-    """The words of every run of the tables."""
-    for table in TABLES:
-        for split in SPLITS:
-            for rule in table.rules:
-                for attack in table.attacks:
-                    yield from cell(table, split, rule, attack)
+    """The words of every run of the tables, all those of one seed before the next one's."""
+    for seed in SEEDS:
+        for table in TABLES:
+            for split in SPLITS:
+                for rule in table.rules:
+                    for attack in table.attacks:
+                        yield cell(table, split, rule, attack, seed)
 
 
-def cell(table: Table, split: str, rule: str, attack: str) -> list[Words]:
-    """The runs of one cell, one a seed."""
-    words = (*SHARED, *SPLITS[split], *table.base, *table.rules[rule], *ATTACKS[attack])
-    return [(*words, f"seed={seed}") for seed in SEEDS]
+def cell(table: Table, split: str, rule: str, attack: str, seed: int) -> Words:
+    """The run of one cell with one seed."""
+    return (*SHARED, *SPLITS[split], *table.base, *table.rules[rule], *ATTACKS[attack], f"seed={seed}")
 
 
 def accuracy(words: Words, run_dir: Path) -> float | None:
@@ -144,7 +144,7 @@ def accuracy(words: Words, run_dir: Path) -> float | None:
     config = load(text)
     results = RunDirectory(run_dir, config, text)
     grid = InProcessGrid(handlers.app, {"experiment": config.experiment, "overrides": text})
-    server = Bare(CohortGrid(grid), config, results, None)
+    server = Bare(CohortGrid(grid), config, results, None, False)
     summary: dict[str, Any]
     try:
         with one_thread():
@@ -165,7 +165,7 @@ def markdown(table: Table, split: str, found: dict[Words, float | None]) -> list
     for rule in table.rules:
         cells = []
         for attack in table.attacks:
-            scores = [found[words] for words in cell(table, split, rule, attack)]
+            scores = [found[cell(table, split, rule, attack, seed)] for seed in SEEDS]
             known = [100 * score for score in scores if score is not None]
             failed = len(known) < len(scores)
             cells.append("failed" if failed else f"{np.mean(known):.1f} ± {np.std(known, ddof=1):.1f}")

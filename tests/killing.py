@@ -15,13 +15,13 @@ SCAFFOLD = ("method=scaffold", *DIGITS)
 ENDED = (reader.UNFINISHED, reader.FAILED)  # failed where the server's process was told to end in time to write it
 
 
-def run_killed(job: Job, killer: Killer, number: int) -> str:
-    """The error of a run, one of whose processes is killed after round ``number``. It keeps its rounds and says so."""
+def run_killed(job: Job, killer: Killer) -> str:
+    """The error of a run, one of whose processes ``killer`` kills. It keeps its rounds and says so."""
     error = run_here(job, killer.link, killer).error
     assert killer.killed and error
     summary = json.loads((job.run_dir / "summary.json").read_text())
     assert (summary["status"], summary["error"]) == ("failed", error)
-    assert number <= len(rounds(job.run_dir)) < job.rounds
+    assert killer.number <= len(rounds(job.run_dir)) < job.rounds
     return error
 
 

@@ -9,8 +9,8 @@ from ..strategies.base import FedgeoStrategy
 NO_BOUND = "There is no bound: all of every class is shared, and the mean of a class's one sample is that sample."
 SCORED_SAMPLES = (
     "Scores are over the {part} samples that may be reported: of each class at each client the multiple of {step} "
-    "below what it holds, the same ones in every round. Right and wrong ones are told in multiples of {step} too, so that "
-    "a client's accuracy is off by up to {half} samples."
+    "below what it holds, the same ones in every round. Right and wrong ones are told in multiples of {step} too, so "
+    "that a client's accuracy is off by up to {half} samples."
 )
 
 

@@ -21,7 +21,7 @@ def test_a_deployment_whose_server_is_killed_goes_on_over_the_same_sites(tmp_pat
     words += ("federation.rounds=2", "engine=deployment")
     folder, sites = tmp_path / "run", digit_sites(tmp_path, 2)
     with Deployment(sites) as deployment:
-        error = run_killed(plan(words, run_dir=folder), Killer(deployment, "flwr-serverapp", 1), 1)
+        error = run_killed(plan(words, run_dir=folder), Killer(deployment, "flwr-serverapp", 1))
         assert "the run ended as finished:failed" in error
         assert deployment.connected() == 2
         resume(folder, deployment)
