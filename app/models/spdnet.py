@@ -320,12 +320,16 @@ class SPDNetArchitecture(Architecture):
     vectorise: Literal["vec", "vech"] = "vec"
 
     def hidden_units(self, inputs: Mapping[str, Any]) -> int:
-        return max(self.hidden)
+        return max(self._widths(inputs))
 
     def build(self, inputs: Mapping[str, Any], classes: int, *, stiefel: bool = True) -> SPDNet:
-        channels = inputs["channels"]
-        widths = [min(WIDEST, inputs.get("rank", channels))] if self.hidden == "auto" else self.hidden
-        return SPDNet(channels, widths, classes, self.epsilon, self.vectorise, stiefel=stiefel)
+        widths = self._widths(inputs)
+        return SPDNet(inputs["channels"], widths, classes, self.epsilon, self.vectorise, stiefel=stiefel)
+
+    def _widths(self, inputs: Mapping[str, Any]) -> list[int]:
+        if self.hidden == "auto":
+            return [min(WIDEST, inputs.get("rank", inputs["channels"]))]
+        return self.hidden
 
     def warning(self, row: Mapping[str, Any]) -> str | None:
         share = row.get("clamped_fraction", 0.0)
