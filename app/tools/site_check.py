@@ -96,16 +96,16 @@ def _config(site: Site, overrides: Sequence[str], found: SiteFindings) -> Config
         found.details["settings"] = "the defaults: give the run's experiment and settings to see what it would share"
     config = load(("engine=deployment", *words))
     config = config.model_copy(update={"privacy": effective(config.privacy, site.policy)})
+    found.kind = "eeg" if config.data.family == "eeg" else "images"
+    if found.kind != looks:
+        held, wanted = ("images", "recordings") if found.kind == "eeg" else ("recordings", "images")
+        raise FedgeoError(f"{site.data}: holds {held}, experiment={config.experiment} is for {wanted}")
     try:
         check_run(config, config.privacy.targets)
         chosen = "settings" not in found.details  # else the encoder is the default's, and no run's
         check_bounds(config, encodes=chosen and looks == "images" and site.data.is_dir())
     except Refusal as error:
         found.faults.append(str(error))
-    found.kind = "eeg" if config.data.family == "eeg" else "images"
-    if found.kind != looks:
-        held, wanted = ("images", "recordings") if found.kind == "eeg" else ("recordings", "images")
-        raise FedgeoError(f"{site.data}: holds {held}, experiment={config.experiment} is for {wanted}")
     return config
 
 

@@ -98,7 +98,7 @@ def test_a_site_serves_no_malformed_request(kind: str, asked: Requests, monkeypa
     for module in ("app.client.geometry_store", "app.client.site_node"):
         monkeypatch.setattr(f"{module}.write_atomic", lambda path, *_, **__: kept.append(path.name))
     monkeypatch.setattr("app.client.site_node.save_model", lambda path, *_: kept.append(path.name))
-    monkeypatch.setattr("app.client.audit.os.fsync", lambda _: None)  # thousands of them take minutes
+    monkeypatch.setattr("app.common.files.os.fsync", lambda _: None)  # thousands of them take minutes
     request, context = asked[kind]
     tried = 0
     for what, content in (change for faults in KINDS[kind] for change in faults(request.content)):

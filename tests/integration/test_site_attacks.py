@@ -136,9 +136,9 @@ def forget() -> None:
     """The next message is a new process."""
     from app.client.site_node import site_node
     from app.data import site_dataset as module
-    from app.data.images.dataset import image_dataset
+    from app.data.images.dataset import dataset_of
 
-    for cached in (site_node, module.site_dataset, module._inner, image_dataset):
+    for cached in (site_node, module.site_dataset, module._inner, dataset_of):
         cached.cache_clear()
 
 

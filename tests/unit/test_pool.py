@@ -191,7 +191,7 @@ def test_a_client_encodes_its_own_images_alone(sites: Path, tmp_path: Path, monk
         load(f"experiment=domain_folder data.path={sites} encoder=pixels cache_dir={tmp_path / 'cache'}")
     )
     opened: list[Path] = []
-    monkeypatch.setattr(folders, "open_image", lambda path, name: opened.append(path) or Image.open(path))
+    monkeypatch.setattr(folders, "open_image", lambda path, *_: opened.append(path) or Image.open(path))
     dataset.train(1)
     assert isinstance(dataset.source.images, folders.FileImages)
     assert sorted(opened) == sorted(dataset.source.images.paths[row] for row in dataset.partition.clients[1])

@@ -74,7 +74,7 @@ def _store(entry: Path, trials: Trials) -> Trials:
             if _load(entry) is None:
                 _remove(entry)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not entry.parent.is_dir():
             raise FedgeoError(
                 f"the cache of EEG trials cannot be written at {entry.parent}: {cause(error)}: {WHERE_CACHES_GO}"
             ) from error

@@ -1,5 +1,6 @@
 """Encoding beforehand: the embeddings of a configured data set, in the cache and as a file for ``data=features``."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from ..cache_folder import cache_dir
 from ..source import UNSET, Source
 from .bit_depth import with_bit_depth
 from .dataset import embed, encoder, image_dataset, load_source
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +47,8 @@ def encode(config: Config, *, whole: bool, progress: Callable[[int, int], None])
     if source.images is None:
         raise FedgeoError(f"data={config.data.name}: holds embeddings already: there is nothing to encode")
     values = embed(source, rows, config, progress)
+    for warning in image_dataset(config).warnings:  # the run looks at all images for them, and then need not again
+        log.warning("%s", warning)
     return Encoded(source, rows, values, encoder(config).name, cache_dir(config))
 
 
