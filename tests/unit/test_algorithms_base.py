@@ -133,11 +133,11 @@ def test_each_preset_is_what_its_file_says(path: Path) -> None:
     assert grid.keys() | published.keys() <= preset.keys()
     cls = getattr(importlib.import_module(module), name)
     if issubclass(cls, Algorithm):
-        # every hyper-parameter is in the file, with the class's own default where it has one
+        # every hyper-parameter is in the file; the class's own default, where it has one, is the published value
         defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
         assert preset.keys() == {f.name for f in fields(cls)}
         stated = {key: value for key, value in preset.items() if not str(value).startswith("${")}
-        assert {key: stated[key] for key in defaults if key in stated} == {
+        assert {key: (stated | published)[key] for key in defaults if key in stated} == {
             key: value for key, value in defaults.items() if key in stated
         }
         assert isinstance(load(f"{module}:{name}", **stated), cls)
