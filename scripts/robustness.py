@@ -20,9 +20,11 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import scripts.environment  # noqa: E402, F401 - first: it says what is missing
+
+# isort: split
 import numpy as np  # noqa: E402
 
-import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.client import handlers  # noqa: E402
 from app.common.errors import FedgeoError, describe  # noqa: E402
 from app.common.seeds import one_thread  # noqa: E402
