@@ -1,7 +1,7 @@
 # make demo   GGEUR on handwritten digits through Flower's simulation, from nothing
 # make demo-eeg   FedSPDnet on simulated recordings: ProjAvg, RLAvg, FedAvg without projection, EEGNet
 # make check  lint, types and the unit tests: while you work, some three minutes
-# make test   lint, types and all tests, as the continuous integration runs them: some twelve minutes on two cores
+# make test   lint, types and all tests, as the continuous integration runs them: some 25 minutes on two cores
 # make        the environment alone
 PYTHON ?= python3
 PY := .venv/bin/python
