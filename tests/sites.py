@@ -7,6 +7,7 @@ from typing import Any
 
 import client_app
 from app.config.compose import load
+from app.config.node_config import Site
 from app.grids.in_process import InProcessGrid
 from app.launch.deployment import LocalSite
 from app.launch.rehearsal import data_path, write_shares
@@ -57,3 +58,25 @@ def own_output(site: LocalSite) -> Path:
     """The folder of the one run that a site has taken part in."""
     (folder,) = (path for path in site.output.iterdir() if path.is_dir())
     return folder
+
+
+class ToldSite(LocalSite):
+    """A site whose node-config says more."""
+
+    more: dict[str, str]
+
+    @property
+    def node_config(self) -> dict[str, str]:
+        return super().node_config | self.more
+
+
+def told(site: LocalSite, **more: str) -> LocalSite:
+    changed = ToldSite(site.name, site.data, site.folder)
+    object.__setattr__(changed, "more", {key.replace("_", "-"): value for key, value in more.items()})
+    return changed
+
+
+def site_of(site: LocalSite) -> Site:
+    found = Site.of(site.node_config)
+    assert found is not None
+    return found

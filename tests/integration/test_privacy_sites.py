@@ -16,8 +16,7 @@ from app.data.federated_dataset import Samples
 from app.data.policy_view import policy_view
 from app.geometry.class_statistics import ClassStatistics
 from app.launch.deployment import LocalSite
-from tests.integration.test_site import told
-from tests.sites import audit, own_output, run_over_sites
+from tests.sites import audit, own_output, run_over_sites, told
 from tests.transcript import Transcript, transcribe, transcript
 
 P = 16

@@ -1,6 +1,5 @@
 """The batched loop against the plain one: whatever the method, the samples and their numbers, the same results."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,151 +11,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from app.algorithms.base import Algorithm, Forward, Local, Trained
+from app.algorithms.base import Algorithm, Forward, Local
 from app.algorithms.fedavg import FedAvg
-from app.algorithms.fedavgm import FedAvgM
-from app.algorithms.feddyn import FedDyn
-from app.algorithms.fedntd import FedNTD
-from app.algorithms.fedopt import FedOpt
-from app.algorithms.fedproto import FedProto
 from app.algorithms.fedprox import FedProx
-from app.algorithms.local_only import LocalOnly
 from app.algorithms.moon import Moon
-from app.algorithms.scaffold import Scaffold
 from app.augmentation.augmented_set import AugmentedSet
-from app.augmentation.fedmix import MixedSet, Mixing, SharedMeans
-from app.common.errors import FedgeoError
-from app.geometry.class_geometry import geometry
-from app.geometry.class_statistics import gather, merge
+from app.augmentation.fedmix import Mixing
 from app.models.base import Weights
 from app.models.linear import Head
 from app.training import cohort, plain
 from app.training.cohort import CohortClient, chunk_size
-from app.training.plain import LocalResult, LocalSettings
+from app.training.plain import LocalResult
 from app.training.samples import TensorSet
-from tests.augmented import augmented_set
-
-P, C = 7, 4
-SETTINGS = LocalSettings(epochs=3, batch_size=8, optimiser="sgd", lr=0.1, momentum=0.9, weight_decay=0.01)
-METHODS = [
-    FedAvg(),
-    FedAvgM(),
-    FedOpt(),
-    LocalOnly(),
-    FedProx(mu=0.5),
-    Scaffold(),
-    FedDyn(alpha=0.3),
-    Moon(mu=2.0),
-    FedNTD(),
-    FedProto(),
-    Mixing(FedAvg(), 0.3, C),
-    Mixing(Moon(mu=2.0), 0.3, C),
-    Mixing(Scaffold(), 0.3, C),
-]
-SIZES = (9, 1, 24, 8, 17)
-
-
-def name(value: Any) -> str:
-    return repr(value) if isinstance(value, Algorithm) else str(value)
-
-
-def weights(dtype: torch.dtype, *, seed: int) -> Weights:
-    g = torch.Generator().manual_seed(seed)
-    return {
-        "linear.weight": torch.randn(C, P, generator=g, dtype=dtype),
-        "linear.bias": torch.randn(C, generator=g, dtype=dtype),
-    }
-
-
-def tensors(sizes: Sequence[int], dtype: type = np.float32) -> list[TensorSet]:
-    rng = np.random.default_rng(0)
-    return [TensorSet(rng.standard_normal((n, P)).astype(dtype), rng.integers(0, C, n)) for n in sizes]
-
-
-def augmented(kind: str, *, step2: bool = False) -> list[AugmentedSet]:
-    """Clients of unequal size and skewed labels; augmented, they hold between 12 and 100 samples."""
-    rng = np.random.default_rng(1)
-    own = [(rng.standard_normal((n, P)).astype(np.float32), rng.integers(0, 1 + k, n)) for k, n in enumerate(SIZES[:4])]
-    parts = {k: gather(x, y) for k, (x, y) in enumerate(own)}
-    chosen = {} if kind == "none" else {"target": 5, "step2": step2, "per_prototype": 3}
-    shapes = geometry(merge(parts.values()), prototypes=parts if step2 else None)
-    return [augmented_set(kind, x, y, shapes, classes=C, seed=3, client=k, **chosen) for k, (x, y) in enumerate(own)]
-
-
-def mixed(sets: Sequence[AugmentedSet]) -> list[MixedSet]:
-    rng = np.random.default_rng(2)
-    means = SharedMeans(rng.standard_normal((6, P)).astype(np.float32), rng.dirichlet(np.ones(C), 6).astype(np.float32))
-    return [MixedSet(each, means) for each in sets]
-
-
-class Doubled:
-    """A set whose samples are float64."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def batches(self, batch_size: int, generator: torch.Generator) -> Any:
-        return ((x.double(), y) for x, y in self.inner.batches(batch_size, generator))
-
-    def in_order(self, batch_size: int) -> Any:
-        return ((x.double(), y) for x, y in self.inner.in_order(batch_size))
-
-
-def local(algorithm: Algorithm, k: int, dtype: torch.dtype, *, first: bool = False) -> Local:
-    """What client k begins with: in a later round, state and shared tensors that are not zero."""
-    start = weights(dtype, seed=100 + k if isinstance(algorithm, LocalOnly) else 1)
-    inner = algorithm.base if isinstance(algorithm, Mixing) else algorithm
-    auxiliary: Weights = {}
-    if isinstance(inner, Scaffold):
-        auxiliary = weights(dtype, seed=3)
-    if isinstance(inner, FedProto) and not first:
-        g = torch.Generator().manual_seed(4)
-        auxiliary = {
-            "prototype": torch.randn(C, C, generator=g, dtype=dtype),
-            "known": torch.tensor([1.0, 0, 1, 1], dtype=dtype),
-        }
-    stateful = bool(algorithm.client_state(start)) and not first
-    return Local(start, auxiliary, weights(dtype, seed=10 + k) if stateful else {})
-
-
-def order(k: int) -> torch.Generator:
-    return torch.Generator().manual_seed(50 + k)
-
-
-def one_by_one(
-    sets: Sequence[Any], algorithm: Algorithm, chosen: LocalSettings, locals_: Sequence[Local]
-) -> list[LocalResult]:
-    dtype = locals_[0].start["linear.weight"].dtype
-    return [
-        plain.train(Head(P, C).to(dtype), data, algorithm, locals_[k], chosen, order(k)) for k, data in enumerate(sets)
-    ]
-
-
-def together(
-    sets: Sequence[Any], algorithm: Algorithm, chosen: LocalSettings, locals_: Sequence[Local]
-) -> list[LocalResult]:
-    found = cohort.train([CohortClient(d, locals_[k], order(k)) for k, d in enumerate(sets)], algorithm, chosen)
-    return [result for result in found if isinstance(result, LocalResult)]
-
-
-def assert_same(ours: Sequence[LocalResult], reference: Sequence[LocalResult], tolerance: float) -> None:
-    assert len(ours) == len(reference) > 0
-    for a, b in zip(ours, reference, strict=True):
-        assert a.steps == b.steps
-        assert a.loss == pytest.approx(b.loss, rel=tolerance)
-        for tree, other in (
-            (a.weights, b.weights),
-            (a.auxiliary, b.auxiliary),
-            (a.state, b.state),
-            (a.moments, b.moments),
-        ):
-            assert tree.keys() == other.keys()
-            for key, value in other.items():
-                assert tree[key].dtype == value.dtype
-                assert torch.linalg.vector_norm(tree[key] - value) <= tolerance * torch.linalg.vector_norm(value), key
+from tests.cohorts import (
+    METHODS,
+    SETTINGS,
+    SIZES,
+    C,
+    Doubled,
+    P,
+    assert_same,
+    augmented,
+    local,
+    mixed,
+    name,
+    one_by_one,
+    order,
+    tensors,
+    together,
+    weights,
+)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -316,77 +200,6 @@ def test_samples_and_weights_may_lie_in_any_order() -> None:
     )
     assert isinstance(ours, LocalResult)
     assert_same([ours], [reference], 1e-10)
-
-
-# --- errors ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_client_whose_loss_is_not_finite_leaves_the_others_be() -> None:
-    sets = tensors(SIZES, np.float64)
-    begun = [local(FedAvg(), k, torch.float64) for k in range(len(sets))]
-    reference = together(sets, FedAvg(), SETTINGS, begun)
-    sets[2].x[5, 0] = float("nan")
-    results = cohort.train([CohortClient(d, begun[k], order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS)
-    assert isinstance(results[2], FloatingPointError)
-    assert "not finite" in str(results[2])
-    others = [r for r in results if isinstance(r, LocalResult)]
-    assert_same(others, [r for k, r in enumerate(reference) if k != 2], 1e-12)
-
-
-def test_a_client_with_a_label_outside_the_classes_leaves_the_others_be() -> None:
-    sets = tensors(SIZES)
-    sets[1].y[0] = C
-    results = cohort.train(
-        [CohortClient(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
-    )
-    assert [type(r) for r in results] == [LocalResult, IndexError, *[LocalResult] * 3]
-
-
-def test_a_client_whose_momentum_has_another_shape_leaves_the_others_be() -> None:
-    sets = tensors((9, 5, 4))
-    kept = [{}, {"linear.weight/momentum_buffer": torch.zeros(C - 2, P)}, {}]
-    members = [CohortClient(d, local(FedAvg(), k, torch.float32), order(k), kept[k]) for k, d in enumerate(sets)]
-    results = cohort.train(members, FedAvg(), SETTINGS)
-    assert [type(r) for r in results] == [LocalResult, RuntimeError, LocalResult]
-
-
-def test_a_client_without_samples_leaves_the_others_be() -> None:
-    sets = tensors((9, 0, 4))
-    results = cohort.train(
-        [CohortClient(d, local(FedAvg(), k, torch.float32), order(k)) for k, d in enumerate(sets)], FedAvg(), SETTINGS
-    )
-    assert isinstance(results[1], FedgeoError)
-    assert "no training samples" in str(results[1])
-    assert isinstance(results[0], LocalResult) and isinstance(results[2], LocalResult)
-    assert all(math.isfinite(r.loss) for r in (results[0], results[2]))
-
-
-@dataclass(frozen=True)
-class Moody(Algorithm):
-    """Fails after the last step of a client with nine samples."""
-
-    def finish(self, trained: Trained, local: Local) -> tuple[Weights, Weights]:
-        if sum(len(y) for _, y in trained.data()) == 9:
-            raise RuntimeError("a bad day")
-        return {}, {}
-
-
-def test_a_client_whose_last_step_of_the_method_fails_leaves_the_others_be() -> None:
-    sets = tensors((4, 9, 5))
-    results = cohort.train(
-        [CohortClient(d, local(Moody(), k, torch.float32), order(k)) for k, d in enumerate(sets)], Moody(), SETTINGS
-    )
-    assert [type(r) for r in results] == [LocalResult, RuntimeError, LocalResult]
-
-
-def test_nobody_is_trained_where_nobody_takes_part() -> None:
-    assert cohort.train([], FedAvg(), SETTINGS) == []
-
-
-def test_weights_of_another_model_are_refused() -> None:
-    member = CohortClient(tensors((5,))[0], Local({"other": torch.zeros(1)}), order(0))
-    with pytest.raises(KeyError, match="do not fit"):
-        cohort.train([member], FedAvg(), SETTINGS)
 
 
 # --- what a method may ask of the loop ------------------------------------------------------------------------------
