@@ -1,6 +1,5 @@
 """The augmented set: whose covariance it has, how many of each class, and that a seed fixes every byte."""
 
-import weakref
 from typing import Any
 
 import numpy as np
@@ -13,47 +12,8 @@ from app.augmentation.augmented_set import BLOCK, AugmentedSet
 from app.augmentation.sources import Filling
 from app.common.errors import FedgeoError
 from app.geometry.class_geometry import Geometry, Shape, geometry
-from app.geometry.class_statistics import ClassStatistics, gather, merge
-from tests.augmented import augmented_set, expected_rms
-
-P, CLASSES = 6, 4
-
-
-def site(counts: dict[int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Samples of the classes in mixed order, with some correlation."""
-    rng = np.random.default_rng(seed)
-    y = rng.permutation(np.repeat(list(counts), list(counts.values())))
-    mixing = np.random.default_rng(99).standard_normal((P, P))
-    return (3 * y[:, None] + rng.standard_normal((len(y), P)) @ mixing).astype(np.float32), y
-
-
-X, Y = site({0: 30, 2: 301})
-
-
-def parts() -> dict[int, ClassStatistics]:
-    held = {0: {0: 30, 2: 301}, 1: {0: 20, 1: 25}, 4: {1: 40, 2: 15}}
-    return {client: gather(*site(counts, client)) for client, counts in held.items()}
-
-
-def shared(explained: float = 1.0) -> Geometry:
-    return geometry(merge(parts().values()), explained, prototypes=parts())
-
-
-def augmented(
-    x: np.ndarray = X,
-    y: np.ndarray = Y,
-    *,
-    geometry: Geometry | None = None,
-    seed: int = 7,
-    client: int = 0,
-    classes: int = CLASSES,
-    own: set[int] | None = None,
-    kind: str = "ggeur",
-    **changes: Any,
-) -> AugmentedSet:
-    known = shared() if geometry is None else geometry
-    chosen = {"target": 400, **changes} if kind != "none" else {}
-    return augmented_set(kind, x, y, known, classes=classes, seed=seed, client=client, own=own, **chosen)
+from app.geometry.class_statistics import ClassStatistics, gather
+from tests.augmented import CLASSES, P, X, Y, augmented, augmented_set, expected_rms, shared, site
 
 
 def drawn(data: AugmentedSet, label: int) -> np.ndarray:
@@ -296,81 +256,6 @@ def test_real_blocks_are_views_of_what_was_given() -> None:
     frozen = X.astype(np.float64)
     frozen.flags.writeable = False
     assert torch.equal(augmented(frozen).materialise()[0], data.materialise()[0])
-
-
-# Epochs
-
-
-def rows(batches: list[tuple[torch.Tensor, torch.Tensor]]) -> list[bytes]:
-    joined = torch.cat([torch.cat([x, y[:, None].float()], dim=1) for x, y in batches])
-    return [row.tobytes() for row in joined.numpy()]
-
-
-@settings(max_examples=25)
-@given(size=st.integers(1, 700), window=st.integers(1, 40_000), seed=st.integers(0, 2**31))
-def test_an_epoch_gives_each_sample_once_whatever_the_window(size: int, window: int, seed: int) -> None:
-    data = augmented()
-    expected = sorted(rows([data.materialise()]))
-    batches = list(data.batches(size, torch.Generator().manual_seed(seed), window=window))
-    assert sorted(rows(batches)) == expected
-    lengths = [len(y) for _, y in batches]
-    assert lengths == [size] * (len(data) // size) + [len(data) % size] * (len(data) % size > 0)
-    again = list(augmented().batches(size, torch.Generator().manual_seed(seed), window=window))
-    assert all(
-        torch.equal(a, b) for one, two in zip(batches, again, strict=True) for a, b in zip(one, two, strict=True)
-    )
-
-
-def test_a_set_that_fits_is_shuffled_as_a_whole_and_kept() -> None:
-    data = augmented()
-    generator = torch.Generator().manual_seed(3)
-    first, second = (rows(list(data.batches(64, generator))) for _ in range(2))
-    assert first != second and sorted(first) == sorted(second)
-    kept = data.materialise()[0]
-    assert kept.data_ptr() == data.materialise()[0].data_ptr()
-    data.release()
-    assert torch.equal(data.materialise()[0], kept) and data.materialise()[0].data_ptr() != kept.data_ptr()
-    x, y = next(data.batches(len(data), torch.Generator().manual_seed(0)))
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(x, kept[order]) and torch.equal(y, data.materialise()[1][order])
-
-
-def test_in_order_passes_once_over_what_materialise_holds() -> None:
-    data = augmented(step2=True)
-    batches = list(data.in_order(100))
-    assert max(len(y) for _, y in batches) == 100
-    assert torch.equal(torch.cat([x for x, _ in batches]), data.materialise()[0])
-    assert torch.equal(torch.cat([y for _, y in batches]), data.materialise()[1])
-    assert data.nbytes == sum(tensor.nbytes for tensor in data.materialise())
-
-
-def test_a_window_bounds_what_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = augmented(step2=True)
-    width = 4 * P + 8
-    collected: list[int] = []
-    windows: list[weakref.ref[torch.Tensor]] = []
-    collect = data._collect
-
-    def record(blocks: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        assert all(window() is None for window in windows)  # the last one was given up
-        x, y = collect(blocks)
-        windows.append(weakref.ref(x))
-        collected.append(len(y))
-        return x, y
-
-    monkeypatch.setattr(data, "_collect", record)
-    assert sum(len(y) for _, y in data.batches(32, torch.Generator(), window=600 * width)) == len(data)
-    assert len(collected) > 3 and sum(collected) == len(data) and max(collected) <= 600
-    collected.clear()
-    list(data.batches(32, torch.Generator(), window=len(data) * width))
-    assert collected == [len(data)]
-
-
-def test_a_client_without_samples_still_has_an_epoch() -> None:
-    empty = np.empty((0, P), np.float32), np.empty(0, dtype=int)
-    assert len(augmented(*empty)) == 1200
-    nothing = augmented(*empty, kind="none")
-    assert len(nothing) == 0 and list(nothing.batches(8, torch.Generator())) == []
 
 
 # Bad input
