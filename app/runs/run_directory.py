@@ -38,7 +38,7 @@ class RunDirectory:
         self.path = path
         self.config = config
         self.rows: list[dict[str, Any]] = []
-        self.data_warnings: list[str] = []  # what of the data a person should look at
+        self.data_warnings: list[str] = []  # what a person should know before believing a figure
         self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.earlier_seconds = self.earlier_cpu_seconds = 0.0  # that the run took before it was broken off
         self.checkpoint: Checkpoint | None = None
@@ -120,6 +120,11 @@ class RunDirectory:
         if self.checkpoint is not None and (before := path.read_text()) != text:
             raise FedgeoError(f"resume={self.path}: {changed(before, text)}")
         self.write(path.name, text)
+
+    def warn(self, text: str) -> None:
+        """What a person should know of the run's data or outcome: in the log, and among the summary's warnings."""
+        log.warning("warning: %s", text)
+        self.data_warnings.append(text)
 
     def append(self, row: dict[str, Any]) -> None:
         """One more line of rounds.jsonl."""

@@ -1,6 +1,5 @@
 """Whether a run has learned anything: what to say of one that ends with a model no better than chance."""
 
-import logging
 import math
 from typing import Any
 
@@ -14,8 +13,6 @@ from ..models.base import Weights
 from ..runs.checkpoint import Checkpoint
 from ..runs.run_directory import RunDirectory
 from .rounds import Callback, Round
-
-log = logging.getLogger(__name__)
 
 
 class Collapse(Callback):
@@ -38,8 +35,7 @@ class Collapse(Callback):
 
     def on_end(self) -> None:
         if self.found is not None:
-            log.warning("warning: %s", self.found)
-            self.results.data_warnings.append(self.found)
+            self.results.warn(self.found)
 
     def state(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         return {}, {"collapse": self.found}

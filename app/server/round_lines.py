@@ -50,19 +50,15 @@ class DrawnWarnings(Callback):
 
     def on_start(self, weights: Weights, traffic: Traffic) -> None:
         for text in self.strategy.warnings:
-            log.warning("warning: %s", text)
-            self._tell(text)
-
-    def _tell(self, text: str) -> None:
-        self.told.append(text)
-        self.results.data_warnings.append(text)
+            self.told.append(text)
+            self.results.warn(text)
 
     def state(self) -> tuple[dict[str, Weights], dict[str, Any]]:
         return {}, {"drawn_warnings": self.told}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        for text in checkpoint.facts.get("drawn_warnings", ()):
-            self._tell(text)
+        self.told = list(checkpoint.facts.get("drawn_warnings", ()))
+        self.results.data_warnings += self.told
 
 
 class RoundLines(Callback):

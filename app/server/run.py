@@ -122,8 +122,7 @@ class Server:
         for note in getattr(dataset, "notes", ()):
             log.info("%s", note)
         for text in getattr(dataset, "warnings", ()):
-            log.warning("warning: %s", text)
-            self.results.data_warnings.append(text)
+            self.results.warn(text)
         self.replies.expect(algorithm, experiment.model(), len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())
@@ -153,9 +152,7 @@ class Server:
         """Say who is hostile, in the log and among the run's warnings."""
         if hostile := attacks.hostile(self.config, clients):
             names = ", ".join(map(str, hostile))
-            words = f"attacked on purpose: attack={self.config.attack.name}, hostile clients {names}"
-            log.warning("warning: %s", words)
-            self.results.data_warnings.append(words)
+            self.results.warn(f"attacked on purpose: attack={self.config.attack.name}, hostile clients {names}")
 
     def discover(self) -> tuple[Experiment, Handshake | None]:
         """Find the clients, and what they hold: of a simulation it is known, a deployment's sites are asked."""
