@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -81,12 +80,6 @@ class Mislabelled(DatasetWrapper):
     hostile: frozenset[int]
     _labelled: dict[int, Samples] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def client_domain(self, client: int) -> str | None:
-        return self.inner.client_domain(client)
-
     def train(self, client: int) -> Samples:
         if client not in self.hostile:
             return self.inner.train(client)
@@ -94,12 +87,3 @@ class Mislabelled(DatasetWrapper):
             own = self.inner.train(client)
             self._labelled[client] = Samples(own.x, self.attack.labels(own.y, len(self.classes)), own.domain)
         return self._labelled[client]
-
-    def held_out(self, part: str, client: int | None) -> Samples:
-        return self.inner.held_out(part, client)
-
-    def facts(self, client: int) -> dict[str, Any]:
-        return self.inner.facts(client)
-
-    def partition_json(self) -> str:
-        return self.inner.partition_json()

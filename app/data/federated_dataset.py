@@ -103,6 +103,24 @@ class DatasetWrapper:
     def warnings(self) -> Sequence[str]:
         return getattr(self.inner, "warnings", ())
 
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def client_domain(self, client: int) -> str | None:
+        return self.inner.client_domain(client)
+
+    def train(self, client: int) -> Samples:
+        return self.inner.train(client)
+
+    def held_out(self, part: str, client: int | None) -> Samples:
+        return self.inner.held_out(part, client)
+
+    def facts(self, client: int) -> dict[str, Any]:
+        return self.inner.facts(client)
+
+    def partition_json(self) -> str:
+        return self.inner.partition_json()
+
 
 def federated_dataset(config: Config) -> FederatedDataset:
     """The data set that ``config.data`` describes, gathered at one client where the method asks for it.

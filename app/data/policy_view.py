@@ -2,7 +2,6 @@
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -34,12 +33,6 @@ class PolicyView(DatasetWrapper):
     by_name: bool = False
     _reported: dict[int, np.ndarray] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def client_domain(self, client: int) -> str | None:
-        return self.inner.client_domain(client)
-
     def train(self, client: int) -> Samples:
         found = self.inner.train(client)
         return _only(found, self.reported_classes(client, found)[found.y])
@@ -47,12 +40,6 @@ class PolicyView(DatasetWrapper):
     def held_out(self, part: str, client: int | None) -> Samples:
         found = self.inner.held_out(part, client)
         return found if client is None else _only(found, self._scored(found, self.reported_classes(client)))
-
-    def facts(self, client: int) -> dict[str, Any]:
-        return self.inner.facts(client)
-
-    def partition_json(self) -> str:
-        return self.inner.partition_json()
 
     def reported_classes(self, client: int, training: Samples | None = None) -> np.ndarray:
         """bool (C,): the classes that the client reports."""

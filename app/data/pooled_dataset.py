@@ -34,9 +34,6 @@ class PooledDataset(DatasetWrapper):
     def facts(self, client: int) -> dict[str, Any]:
         return self.inner.facts(0)
 
-    def partition_json(self) -> str:
-        return self.inner.partition_json()
-
 
 def joined(parts: list[Samples]) -> Samples:
     """All samples, part after part."""
