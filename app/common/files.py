@@ -124,7 +124,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """One process at a time: whoever else enters the same folder, which is made, waits until the block has ended."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
         yield
