@@ -12,9 +12,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -25,19 +24,8 @@ import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 # isort: split
 import numpy as np  # noqa: E402
 
-from app.client import handlers  # noqa: E402
 from app.common.errors import FedgeoError, describe  # noqa: E402
-from app.common.seeds import one_thread  # noqa: E402
-from app.config.compose import load  # noqa: E402
-from app.data.experiment import Experiment  # noqa: E402
-from app.grids.cohort import CohortGrid  # noqa: E402
-from app.grids.in_process import InProcessGrid  # noqa: E402
-from app.runs.run_directory import RunDirectory  # noqa: E402
-from app.server.checkpoints import Checkpoints  # noqa: E402
-from app.server.drawing import Drawing  # noqa: E402
-from app.server.rounds import Callback  # noqa: E402
-from app.server.run import Server  # noqa: E402
-from app.strategies.base import FedgeoStrategy  # noqa: E402
+from app.launch.job import plan, run_in_process  # noqa: E402
 
 Words = tuple[str, ...]
 SEEDS = (101, 102, 103)
@@ -94,14 +82,6 @@ TABLES = (
 )
 
 
-class Bare(Server):
-    """The server of a run that draws no figures."""
-
-    def callbacks(self, experiment: Experiment, strategy: FedgeoStrategy) -> tuple[list[Callback], Checkpoints]:
-        parts, checkpoints = super().callbacks(experiment, strategy)
-        return [part for part in parts if not isinstance(part, Drawing)], checkpoints
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the results are kept")
@@ -142,22 +122,11 @@ def cell(table: Table, split: str, rule: str, attack: str, seed: int) -> Words:
 def accuracy(words: Words, run_dir: Path) -> float | None:
     """The final test accuracy of one run; None where it failed, as where weights are no numbers any more."""
     shutil.rmtree(run_dir, ignore_errors=True)
-    text = " ".join((*words, f"run_dir={run_dir.absolute()}"))
-    config = load(text)
-    results = RunDirectory(run_dir, config, text)
-    grid = InProcessGrid(handlers.app, {"experiment": config.experiment, "overrides": text})
-    server = Bare(CohortGrid(grid), config, results, None, False)
-    summary: dict[str, Any]
     try:
-        with one_thread():
-            server.run()
-        summary = results.finish("completed", None, server.facts(), server.warnings())
+        return float(run_in_process(replace(plan(words, run_dir=run_dir), figures=False), lambda row: None)["final"])
     except (FedgeoError, FloatingPointError) as error:
-        summary = results.finish("failed", describe(error), server.facts())
         print(describe(error), file=sys.stderr)
-    finally:
-        results.close()
-    return summary["final"] if summary["status"] == "completed" else None
+        return None
 
 
 def markdown(table: Table, split: str, found: dict[Words, float | None]) -> list[str]:
