@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
+from ..common.printable import cell
 from ..reports.arms import half_width
 from .compare import Row
 from .terminal import print_whole
@@ -112,7 +113,7 @@ def as_csv(rows: Sequence[Row]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_values(line, rows) for line in rows)
+    writer.writerows(map(cell, _values(line, rows)) for line in rows)
     return file.getvalue()
 
 
