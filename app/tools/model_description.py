@@ -34,6 +34,7 @@ class _Facts(_Described):
     rate: Rate | None = Field(None, alias="sampling rate")
     average: bool | None = Field(None, alias="average reference")
     encoder: str | None = None
+    bit_depth: Literal[8, 10, 12, 14, 16] | None = Field(None, alias="bit depth")
 
 
 class _Data(_Described):
@@ -45,6 +46,7 @@ class _Data(_Described):
     resample: Rate | None
     bad_channels: Literal["refuse", "drop", "interpolate"] = "refuse"
     reference: Literal["none", "average"] = "none"
+    rename: dict[str, str] | None = None
 
 
 class _Method(OpenGroup):

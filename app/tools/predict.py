@@ -143,7 +143,7 @@ def predict_images(
             f"with {str(expected)[:12]}: use the same weights and preprocessing (--checkpoint FILE)"
         )
     size = settings.get("batch_size", 64)
-    images = FileImages(tuple(files), int(trained.facts.get("bit depth", FULL)))
+    images = FileImages(tuple(files), trained.facts.get("bit depth", FULL))
     raw = embedding_cache.embed(images, range(len(files)), encoder, batch_size=size)
     x = embedding_cache.normalise(raw, settings["normalise"])
     return Predictions(tuple(_names(files, source)), classify(trained, x), trained.classes)

@@ -59,6 +59,8 @@ ODD: list[dict[str, Any]] = [
     {"facts": []},
     {"facts": {"dimension": "many"}},
     {"facts": {"dimension": 10**15}},
+    {"facts": {"dimension": 4, "bit depth": "many"}},
+    {"facts": {"dimension": 4, "bit depth": 11}},
     {"facts": {"channels": ["C3"]}},
     {"facts": {}},
     {"encoder": None},
