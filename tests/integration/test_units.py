@@ -1,14 +1,17 @@
 """A run tells where scale=lambda does not suit the unit of the embeddings, and goes on telling when it is resumed."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from app.config.compose import load
 from app.grids.cohort import Traffic
 from app.runs.checkpoint import Checkpoint
+from app.runs.run_directory import RunDirectory
 from app.server.round_lines import DrawnWarnings
 from tests.running import run_in_process
 
@@ -40,12 +43,17 @@ def test_a_perturbation_above_the_norm_is_told(embeddings: Path, tmp_path: Path,
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"] == summary["warnings"]
 
 
-def test_a_resumed_run_goes_on_telling() -> None:
-    before, after = (SimpleNamespace(data_warnings=["of the data"]) for _ in range(2))
-    first = DrawnWarnings(before, SimpleNamespace(warnings=("of what was drawn",)))  # type: ignore[arg-type]
-    first.on_start({}, Traffic())
-    assert before.data_warnings == ["of the data", "of what was drawn"]
-    second = DrawnWarnings(after, SimpleNamespace(warnings=()))  # type: ignore[arg-type]
-    second.restore(Checkpoint(1, {}, first.state()[1]))
-    second.on_start({}, Traffic())
-    assert after.data_warnings == before.data_warnings
+def test_a_resumed_run_goes_on_telling(tmp_path: Path) -> None:
+    with (
+        closing(RunDirectory(tmp_path / "first", load())) as before,
+        closing(RunDirectory(tmp_path / "second", load())) as after,
+    ):
+        before.warn("of the data")
+        first = DrawnWarnings(before, SimpleNamespace(warnings=("of what was drawn",)))  # type: ignore[arg-type]
+        first.on_start({}, Traffic())
+        assert before.data_warnings == ["of the data", "of what was drawn"]
+        after.warn("of the data")
+        second = DrawnWarnings(after, SimpleNamespace(warnings=()))  # type: ignore[arg-type]
+        second.restore(Checkpoint(1, {}, first.state()[1]))
+        second.on_start({}, Traffic())
+        assert after.data_warnings == before.data_warnings
