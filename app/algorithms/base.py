@@ -88,6 +88,7 @@ class Algorithm:
     ``centralised``: whether one client holds all training samples.
     ``trains``: whether there are rounds of training; else the initial weights are evaluated, once.
     ``needs_text``: whether the initial weights come from CLIP's text tower, which the encoder must then have.
+    ``from_mean``: whether a server step of its own needs no more of the updates than their mean, so that masks fit.
     ``for_model``, ``optimisers``, ``min_classes``: what it is made for; a run that differs is refused by name.
     """
 
@@ -96,6 +97,7 @@ class Algorithm:
     centralised: ClassVar[bool] = False
     trains: ClassVar[bool] = True
     needs_text: ClassVar[bool] = False
+    from_mean: ClassVar[bool] = False
     for_model: ClassVar[str | None] = None
     optimisers: ClassVar[tuple[str, ...]] = ("sgd", "adam")
     min_classes: ClassVar[int] = 2

@@ -7,6 +7,7 @@ The paper has server_lr = 1; with beta = 0 too, it is FedAvg.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -17,6 +18,8 @@ from .base import Algorithm, Momentum, Positive, Update
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
     """beta: the server's momentum. server_lr: its step size. The server keeps v."""
+
+    from_mean: ClassVar[bool] = True
 
     beta: Momentum = 0.9
     server_lr: Positive = 1.0

@@ -14,7 +14,7 @@ paper's server SGD has no momentum; 0.9 is ours (with 0 and server_lr = 1 it is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class FedOpt(Algorithm):
 
     The server keeps m under 'm.<name>' and, where there is one, v under 'v.<name>'.
     """
+
+    from_mean: ClassVar[bool] = True
 
     optimiser: Literal["sgd", "adam", "yogi", "adagrad"] = "sgd"
     server_lr: Positive = 0.5

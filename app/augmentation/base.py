@@ -116,6 +116,11 @@ class Augmentation:
         """The values of ``federation.robust`` that fit, beside none; () where no class statistics are merged."""
         return ()
 
+    @property
+    def from_sums(self) -> bool:
+        """Whether sums over all clients by class are enough for what all are sent, so that masks fit."""
+        return False
+
     # --- before anything starts ---
 
     def check(self, privacy: Privacy) -> None:

@@ -34,6 +34,10 @@ class ShapeAugmentation(FillingAugmentation):
     def robust(self) -> tuple[str, ...]:  # a median leaves no prototypes of single clients
         return ("clip",) if self.step2 else ("clip", "median")
 
+    @property
+    def from_sums(self) -> bool:  # prototypes are single clients', and so is the spread between their means
+        return not self.step2 and self.covariance == "total"
+
     def client_statistics(self, x: np.ndarray, y: np.ndarray, client: Client) -> dict[str, np.ndarray]:
         return packed(gather(x, y), client.privacy, self.precision)
 

@@ -6,7 +6,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from .. import messages
-from . import node_context, stock
+from . import masked_sums, node_context, stock
 from .local_training import Call, Participation
 from .node import Node
 from .node_context import node_of
@@ -42,9 +42,11 @@ def hello(message: Message, context: Context) -> Message:
 def statistics(message: Message, context: Context) -> Message:
     """Each client's class statistics."""
     here = node_of(message, context)
-    what = messages.read_statistics(message.content)
+    what, roster = messages.read_statistics(message.content), masked_sums.asked(message.content, here)
 
     def one(client: int, _: RecordDict) -> RecordDict:
+        if roster is not None:
+            return messages.masked_reply(masked_sums.statistics(here, client, roster, what))
         return RecordDict({messages.ARRAYS: messages.to_record(here.statistics(client, what))})
 
     return answer(message, here, one)
@@ -120,10 +122,17 @@ def train(message: Message, context: Context) -> Message:
         auxiliary,
         steps=lambda client: messages.read_steps(message.content, client),
     )
+    roster = masked_sums.asked(message.content, here)
     participation = Participation(here, messages.asked(message, here.clients), call)
 
     def one(client: int, _: RecordDict) -> RecordDict:
         result = participation.result(client)
+        if roster is not None:
+            weights = here.sent(client, call, result.weights)
+            examples = here.examples(client, digest)
+            return messages.masked_reply(
+                masked_sums.update(here, client, roster, number, examples, weights, result.loss)
+            )
         watched = here.watch(client, number, result.weights)
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, **watched}
         sent = here.sent(client, call, result.weights) if here.algorithm.shares else {}

@@ -27,8 +27,10 @@ from ..config.schema import Config, Privacy
 from ..data.experiment import Experiment
 from ..data.federated_dataset import FederatedDataset, federated_dataset
 from ..data.policy_view import policy_view
-from ..geometry.class_statistics import gather
+from ..geometry.class_statistics import ClassStatistics, gather
+from ..geometry.class_sums import to_sums
 from ..grids.placement import hosted, together
+from ..masking.roster import Roster
 from ..models.base import Model, Weights
 from ..models.weights import prefixed, unprefixed
 from ..one_shot.fitted import Fitted
@@ -36,6 +38,7 @@ from ..training.plain import LocalResult, LocalSettings, train
 from ..training.samples import TensorSet
 from .client_states import ClientStates
 from .geometry_store import SERVER, GeometryStore
+from .masks import MASKS, Masks
 from .scoring import PARTS, Counted, count, held_out
 from .training_sets import ClientSet, TrainingSets
 
@@ -74,6 +77,7 @@ class Node:
         self.augmentation = augmentation.load(config.augmentation)
         self.geometry_store = GeometryStore(config.privacy, self.augmentation, self.dataset, clients, state)
         self.sets = TrainingSets(config, self.dataset, self.augmentation, self.geometry_store)
+        self.masks = Masks(state / MASKS)
         self._memories: dict[int, dict[str, Any]] = {}  # of a fitted method's questions, by client
 
     @property
@@ -101,7 +105,8 @@ class Node:
             "facts": self.dataset.facts(client),
             "domain": self.dataset.client_domain(client),
             "counts": rounded_counts(self.counts(client), privacy).tolist(),
-            "privacy": privacy.model_dump(),
+            "privacy": privacy.model_copy(update={"peers": None}).model_dump(),
+            **({"mask_key": self.masks.public(client)} if privacy.masked else {}),
         }
 
     def counts(self, client: int) -> np.ndarray:
@@ -121,6 +126,15 @@ class Node:
         number = client if self.site_seed is None else 0  # a site's own draw is the same in every run
         itself = Client(number, len(self.dataset.classes), self.seed, config.privacy)
         return self.augmentation.client_statistics(own.x, own.y, itself)
+
+    def class_sums(self, client: int, what: str, roster: Roster) -> np.ndarray:
+        """What is masked of the client's class statistics, float64: of each class alone for an ``augmentation``.
+
+        Counts are those that are told, and the sums are as if of so many samples, as everywhere.
+        """
+        own = self.dataset.train(client)
+        told = ClassStatistics.from_arrays(packed(gather(own.x, own.y), self.config.privacy, "float64"))
+        return to_sums(told, len(self.dataset.classes), roster.classes, by_class=what == "augmentation")
 
     @functools.cached_property
     def signature(self) -> Signature:

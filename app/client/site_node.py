@@ -17,12 +17,14 @@ from ..config.schema import Config
 from ..config.site_bounds import check_hidden
 from ..data.site_dataset import site_dataset
 from ..data.site_split import FOLDER, site_split
+from ..masking.roster import Roster
 from ..messages import EVALUATE, TRAIN
 from ..models import registry as models
 from ..models.base import Weights
 from ..one_shot.fitted import Fitted
 from ..runs.saved_model import save_model
 from ..training.evaluation import scores_from_confusions
+from .masks import MASKS, Masks
 from .node import Node
 from .releases import Releases, set_digest
 from .rounds_asked import answer_round
@@ -41,6 +43,7 @@ class SiteNode(Node):
         self.output = site.output / f"{config.experiment}-{run}"
         most = config.privacy.releases
         self.releases = None if most is None else Releases(site.state / FOLDER, most, site.name)
+        self.masks = Masks(site.state / MASKS, run, config.privacy.peers or {})
         if not isinstance(self.algorithm, Fitted):
             check_hidden(models.load(config.model).hidden_units(self.dataset.inputs), config.privacy)
 
@@ -75,6 +78,22 @@ class SiteNode(Node):
             "counts": [privacy.min_count, privacy.round_counts],
         }
         return self.releases.again(self.digest, kind, form, settings, make)
+
+    def class_sums(self, client: int, what: str, roster: Roster) -> np.ndarray:
+        """As any node's; of a set whose sums went into those of one roster there is none with another.
+
+        Two sums over rosters that differ would show what the one who came or left has.
+        """
+        make = functools.partial(super().class_sums, client, what, roster)
+        if self.releases is None:
+            return make()
+        members = {name: roster.keys[other].hex() for other, name in sorted(roster.names.items())}
+        form = {"sites": members, "classes": [self.dataset.classes[label] for label in roster.classes]}
+        settings = {
+            "classes": self.dataset.classes,
+            "counts": [self.config.privacy.min_count, self.config.privacy.round_counts],
+        }
+        return self.releases.again(self.digest, f"masked {what}", form, settings, lambda: {"sums": make()})["sums"]
 
     def tell(self, error: Exception) -> str:
         """What the server is told of an error. The site's own log has all of it."""

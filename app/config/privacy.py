@@ -27,6 +27,8 @@ RESEARCH = Privacy(
     rank_share=1.0,
     prototypes=True,
     round_counts=1,
+    masked=False,
+    peers=None,
     stock=True,
     releases=None,
     encoders=None,
@@ -50,7 +52,8 @@ def effective(run: Privacy, policy: Path | None) -> Privacy:
     both = stricter(run, own)
     step = _multiple(both.round_counts, own.round_counts)
     least = both.min_count if both.min_count == own.min_count else _multiple(both.min_count, step)
-    return both.model_copy(update={"round_counts": step, "min_count": least})
+    # whose keys are whose is the administrator's to say
+    return both.model_copy(update={"round_counts": step, "min_count": least, "peers": own.peers})
 
 
 def _multiple(number: int, step: int) -> int:
@@ -98,6 +101,8 @@ def stricter(a: Privacy, b: Privacy) -> Privacy:
         rank_share=min(a.rank_share, b.rank_share),
         prototypes=a.prototypes and b.prototypes,
         round_counts=max(a.round_counts, b.round_counts),
+        masked=a.masked or b.masked,
+        peers=None,  # a site's own
         stock=a.stock and b.stock,
         releases=_least(a.releases, b.releases),
         encoders=_common(a.encoders, b.encoders),

@@ -205,6 +205,8 @@ class Privacy(Group):
     rank_share: Annotated[float, Field(gt=0, le=1)]
     prototypes: bool
     round_counts: Positive
+    masked: bool
+    peers: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None
     stock: bool
     releases: Positive | None
     encoders: list[str] | None

@@ -202,6 +202,10 @@ class CohortGrid(GridWrapper):
         taken, self._traffic = self._traffic, Traffic()
         return taken
 
+    def note_loss(self, examples: float, loss: float) -> None:
+        """The mean training loss of clients that did not tell theirs one by one."""
+        self._traffic.losses.append((examples, loss))
+
     def get_node_ids(self) -> Iterable[int]:
         return list(self._selected)
 

@@ -31,13 +31,14 @@ KEY = 32  # bytes of a public key
 class Occasion:
     """What one sum is of. No two sums may have the same: a stream that is used twice shows a difference.
 
-    run, phase: names. round, attempt: numbers, from 0. roster: each client's public key, X25519's 32 bytes.
+    run, phase, attempt: words, the last one another in every process that serves the run. round: its number, from 0.
+    roster: each client's public key, X25519's 32 bytes.
     """
 
     run: str
     phase: str
     round: int
-    attempt: int
+    attempt: str
     roster: Mapping[int, bytes]
 
     def __post_init__(self) -> None:
@@ -93,6 +94,11 @@ def stream(key: bytes, length: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
 
 
+def masked_length(length: int) -> int:
+    """How many words ``mask`` makes of ``length`` values."""
+    return length + -(-length // BLOCK)
+
+
 def with_controls(values: np.ndarray) -> np.ndarray:
     """uint64 (n + ceil(n / BLOCK),): a control word after every block of BLOCK values, and after the last one."""
     ends = np.minimum(np.arange(BLOCK, len(values) + BLOCK, BLOCK), len(values))
@@ -110,7 +116,7 @@ def open_sum(parts: Mapping[int, np.ndarray], length: int, occasion: Occasion) -
             f"privacy.masked: client {missing[0]} is not in both the roster and the sum, which cannot be opened "
             "without every client's part"
         )
-    expected = length + -(-length // BLOCK)
+    expected = masked_length(length)
     for client, part in parts.items():
         if part.dtype != np.uint64 or part.shape != (expected,):
             raise FedgeoError(

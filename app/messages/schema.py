@@ -37,6 +37,7 @@ class HandshakeReply(Statement):
     domain: Name | None
     counts: list[Count]
     privacy: Privacy
+    mask_key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @pydantic.model_validator(mode="after")
     def agree(self) -> "HandshakeReply":
@@ -44,6 +45,8 @@ class HandshakeReply(Statement):
             raise ValueError("classes must have different names")
         if len(self.counts) != len(self.classes):
             raise ValueError(f"counts must be {len(self.classes)} numbers, one a class")
+        if (self.mask_key is not None) != self.privacy.masked:
+            raise ValueError("mask_key goes with privacy.masked=true")
         least, step = self.privacy.min_count, self.privacy.round_counts
         if any(n and (n % step or n < least // step * step) for n in self.counts):
             raise ValueError("counts do not keep the policy that goes with them")

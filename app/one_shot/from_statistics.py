@@ -17,12 +17,14 @@ class FromStatistics(Algorithm):
     """Clients send their class statistics once, the server makes the head of them.
 
     ``covariances``: whether the statistics must hold covariances; else counts and means are all that is sent.
+    ``from_sums``: whether sums over all clients, with a covariance pooled over classes, are enough, so that masks fit.
     ``robust``: the values of federation.robust that fit, beside none.
     """
 
     trains: ClassVar[bool] = False
     for_model: ClassVar[str | None] = "linear"
     covariances: ClassVar[bool] = True
+    from_sums: ClassVar[bool] = False
     robust: ClassVar[tuple[str, ...]] = ("clip", "median")
 
     def solve(self, parts: Sequence[ClassStatistics], classes: int, seed: int) -> Head:

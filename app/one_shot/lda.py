@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ from .from_statistics import FromStatistics
 @dataclass(frozen=True)
 class LDA(FromStatistics):
     """shrinkage: how far the pooled covariance is drawn towards the sphere, 0 to 1."""
+
+    from_sums: ClassVar[bool] = True
 
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.1
 

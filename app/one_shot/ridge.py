@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..algorithms.base import NonNegative
 from ..geometry import closed_form
@@ -12,6 +13,8 @@ from .from_statistics import FromStatistics
 @dataclass(frozen=True)
 class Ridge(FromStatistics):
     """alpha: the penalty, added to the diagonal of the summed second moments."""
+
+    from_sums: ClassVar[bool] = True
 
     alpha: NonNegative = 1.0
 

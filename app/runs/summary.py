@@ -26,6 +26,7 @@ def summarise(config: Config, rows: Sequence[Mapping[str, Any]], status: str, er
         "warnings": [text for row in rows if (text := warning(config, row)) is not None],
         "privacy": None,
         "attack": None,
+        "masked": False,
         "seed": config.seed,
         "rounds": len(rows),
         "metric": config.metric.name,

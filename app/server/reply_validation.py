@@ -1,5 +1,6 @@
 """What the server takes from its clients: every reply is checked against its request before it is used."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..messages import ARRAYS, CONFIG, METRICS, Part
 from ..messages.schema import Described, HandshakeReply, real, said, whole, words
 from ..models.base import Model
 from ..one_shot.fitted import Fitted
+from ..strategies.masked import part_length
 
 FACTS = {  # what every client of a family must say
     "images": ("dimension", "normalisation"),
@@ -84,6 +86,9 @@ class ReplyValidator:
         self.handshakes[client] = handshake
 
     def _statistics(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
+        if self.config.privacy.masked:
+            self._masked(client, who, request, reply)
+            return
         arrays = messages.part(reply, who, (ARRAYS,)).arrays
         requested, counts = messages.read_statistics(request.content), self._counts(client, who)
         largest = 1.0 if self.config.encoder.normalise == "l2" else LARGEST
@@ -98,6 +103,13 @@ class ReplyValidator:
         check_statistics(statistics, counts, sender.dimension, sender.exact, who, largest)
         if requested == "means" and bool(statistics.ranks.any()):
             raise FedgeoError(f"{who}: it sends covariances, means alone were requested")
+
+    def _masked(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
+        """Of a masked part nothing but its length can be checked."""
+        weights = 0 if self._exchange is None else sum(math.prod(shape) for shape, _ in self._exchange.weights.values())
+        dimension = self._dimension(client, who) if request.metadata.message_type == messages.STATISTICS else 0
+        length = part_length(request, len(self._counts(client, who)), dimension, weights)
+        messages.check_masked(reply, length, who)
 
     def _described(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         part = messages.part(reply, who, (CONFIG, METRICS))
@@ -123,6 +135,9 @@ class ReplyValidator:
             self.totals[client] = sum(counts.total)
 
     def _trained(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
+        if self.config.privacy.masked:
+            self._masked(client, who, request, reply)
+            return
         assert self._exchange is not None
         part = messages.part(reply, who, (ARRAYS, METRICS))
         metrics = ("num-examples", "train_loss")

@@ -203,6 +203,7 @@ class Server:
         return {
             "privacy": privacy_report(self.strategy),
             "attack": self.attack(),
+            "masked": self.config.privacy.masked,
             "parameters": self.parameters,
             "added_samples": drawn.added,
             "perturbation_rms": drawn.perturbation_rms,

@@ -51,6 +51,7 @@ def build(
         "hello_deadline": federation.hello_deadline,
         "max_weight": config.max_weight,
         "robust": federation.robust,
+        "masked": config.privacy.masked,
         "classes": federation.classes,
         "learning_rate": LearningRate(
             training.lr, training.schedule, patience=training.patience, factor=training.factor

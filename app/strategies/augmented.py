@@ -38,7 +38,6 @@ class AugmentedStrategy(FedgeoStrategy):
         self.shared: Shared | None = None  # what all clients were sent; None in a run that was resumed
         self.digest = ""  # of what all clients were sent
         self._statistics: list[ClassStatistics] | None = None  # for a first head, which then asks for nothing more
-        self._grid: CohortGrid | None = None
         self._asked: dict[int, Message] = {}  # this round's training messages
 
     def state(self) -> tuple[Weights, dict[str, Any]]:
@@ -83,14 +82,7 @@ class AugmentedStrategy(FedgeoStrategy):
         self.augmentation.check_domains(self.hello.domains)
         if self.augmentation.by_class:
             self.check_enough(self.hello.clients)  # else what is asked for could not be used
-        replies = self.ask(grid, messages.STATISTICS, messages.statistics_content("augmentation"))
-        arrays = self.combine(
-            {
-                reply.metadata.src_node_id: messages.from_record(reply.content.array_records[messages.ARRAYS])
-                for reply in replies
-            }
-        )
-        del replies
+        arrays = self.of_all(grid)
         arrays["domains"] = domain_numbers(self.hello)
         config["geometry"] = self.digest = array_digest(arrays)
         if self.folder is not None:
@@ -109,12 +101,31 @@ class AugmentedStrategy(FedgeoStrategy):
         if (text := self.augmentation.warning(self.shared, self.drawn.perturbation_rms)) is not None:
             self.warnings = (text,)
 
+    def of_all(self, grid: CohortGrid) -> dict[str, np.ndarray]:
+        """What all clients are sent, from the answers to query.stats."""
+        assert self.hello is not None
+        if self.masks is not None:
+            found = self.masked_statistics(grid, "augmentation")
+            if self.init is not None:
+                self._statistics = [found]
+            self.shared = self.augmentation.merge(
+                {self.hello.clients[0]: found}, Population(domain_numbers(self.hello), self.hello.privacy.rank_share)
+            )
+            return self.shared.to_arrays("float32")
+        replies = self.ask(grid, messages.STATISTICS, messages.statistics_content("augmentation"))
+        return self.combine(
+            {
+                reply.metadata.src_node_id: messages.from_record(reply.content.array_records[messages.ARRAYS])
+                for reply in replies
+            }
+        )
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         grid = self.cohort(grid)
         asked = list(super().configure_train(server_round, arrays, config, grid))
-        self._grid, self._asked = grid, {message.metadata.dst_node_id: message for message in asked}
+        self._asked = {message.metadata.dst_node_id: message for message in asked}
         return asked
 
     def aggregate_train(

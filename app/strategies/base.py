@@ -32,6 +32,7 @@ from ..one_shot.ridge import Ridge
 from .algorithm import AlgorithmStrategy
 from .drawn import NOTHING
 from .handshake import Handshake, shake_hands
+from .masked import MaskedSums
 from .requests import ask, good
 from .schedule import LearningRate
 from .trust import Trust, check_tolerance
@@ -57,6 +58,7 @@ class FedgeoStrategy(Strategy):
         hello_deadline: float = 14_400.0,
         max_weight: float | None = None,
         robust: Robust = "none",
+        masked: bool = False,
         classes: Sequence[str] | None = None,
         code: str | None = None,
         learning_rate: LearningRate | float | None = None,
@@ -73,18 +75,22 @@ class FedgeoStrategy(Strategy):
         the run. min_nodes: the fewest sites of a deployment. deadline: seconds for a phase before the rounds.
         hello_deadline: seconds for the first answers, before which clients encode their images. max_weight: the most
         that a client counts, times the median client's, None for no cap. robust: how class statistics are merged, see
-        geometry/robust.py. classes: the order of a deployment's class names, None for all that the sites have. code:
-        the hash that all nodes must tell, None for that of the code that runs here. learning_rate: what clients train
-        with, None for the rate of their own configuration. evaluate: whether the clients score every round's model, or
-        ``evaluate_fn`` alone. init: the one-round head that takes the place of the initial arrays. planner: each
-        client's gradient steps a round, None for its epochs. handshake: what the clients said, where they have been
-        asked already. folder: where what all clients were sent before the rounds is stored, for clients that lose it.
+        geometry/robust.py. masked: whether of statistics and weights only the sum over all clients is learned. classes:
+        the order of a deployment's class names, None for all that the sites have. code: the hash that all nodes must
+        tell, None for that of the code that runs here. learning_rate: what clients train with, None for the rate of
+        their own configuration. evaluate: whether the clients score every round's model, or ``evaluate_fn`` alone.
+        init: the one-round head that takes the place of the initial arrays. planner: each client's gradient steps a
+        round, None for its epochs. handshake: what the clients said, where they have been asked already. folder: where
+        what all clients were sent before the rounds is stored, for clients that lose it.
         """
         self.base = base
         self.seed = seed
         self.participation = participation
         self.limits = Limits(max_failures, min_nodes, deadline, hello_deadline)
         self.trust = Trust(max_weight, robust)
+        self.masked = masked
+        self.masks: MaskedSums | None = None
+        self._grid: CohortGrid | None = None
         self.classes = classes
         self.code = code or code_hash()
         self.rate = LearningRate(learning_rate) if isinstance(learning_rate, int | float) else learning_rate
@@ -169,6 +175,7 @@ class FedgeoStrategy(Strategy):
         config = ConfigRecord(dict(train_config or {}))
         if self.planner is not None:
             messages.write_steps(config, self.planner(self.hello))
+        self._grid, self.masks = clients, self.masked_sums(clients)
         self.prepare(clients, config)
         if self.init is not None and not self.resumed:
             initial_arrays = messages.weights_record(self.head(clients, self.init))
@@ -188,6 +195,18 @@ class FedgeoStrategy(Strategy):
             evaluate_config,
             None if evaluate_fn is None else evaluate,
         )
+
+    def masked_sums(self, grid: CohortGrid) -> MaskedSums | None:
+        """What opens the clients' masked sums; None where they are not masked. FedgeoError where sites want it."""
+        assert self.hello is not None
+        if not self.masked:
+            if self.hello.privacy.masked:
+                raise FedgeoError("a site's policy has masked: true: set privacy.masked=true in the run")
+            return None
+        few = self.few(self.hello.clients)
+        known = [label for label in range(len(self.hello.classes)) if label not in few]
+        run = "" if grid.agreed is None else grid.agreed.run
+        return MaskedSums(self.hello, run, grid.names, known)
 
     def validated(self, loss: float) -> None:
         """A round has ended with this mean validation loss, by which the learning rate may be scheduled."""
@@ -217,7 +236,10 @@ class FedgeoStrategy(Strategy):
         """query.stats: every client's class statistics, in client order."""
         assert self.hello is not None
         self.check_enough(self.hello.clients)  # else what is asked for could not be used
-        content = messages.statistics_content("covariances" if covariances else "means")
+        what = "covariances" if covariances else "means"
+        if self.masks is not None:
+            return [self.masked_statistics(grid, what)]
+        content = messages.statistics_content(what)
         parts = {
             reply.metadata.src_node_id: ClassStatistics.from_arrays(
                 messages.from_record(reply.content.array_records[messages.ARRAYS]),
@@ -226,6 +248,13 @@ class FedgeoStrategy(Strategy):
             for reply in self.ask(grid, messages.STATISTICS, content)
         }
         return list(self.admitted(parts).values())
+
+    def masked_statistics(self, grid: CohortGrid, what: str) -> ClassStatistics:
+        """query.stats: the class statistics of all clients together, opened from their masked parts."""
+        assert self.masks is not None
+        content = messages.statistics_content(what)
+        self.masks.write(content.config_records[messages.CONFIG])
+        return self.masks.statistics(self.ask(grid, messages.STATISTICS, content), what)
 
     def admitted(self, parts: dict[int, Statistics]) -> dict[int, Statistics]:
         """The clients' statistics as they are merged, without classes of too few samples in all to tell all clients."""
@@ -285,6 +314,8 @@ class FedgeoStrategy(Strategy):
         if self.rate is not None:
             config["lr"] = self.rate.lr
         self._sent = arrays
+        if self.masks is not None:
+            self.masks.write(config)
         return self.base.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
@@ -294,10 +325,23 @@ class FedgeoStrategy(Strategy):
         server_round += self.done
         answered = self.check(f"round {server_round}", replies)
         check_tolerance(self.base, len(answered))
-        answered = self.trust.updates(server_round, answered, self._sent, self.sites)
+        if self.masks is not None:
+            answered = self.opened(self.masks, server_round, answered)
+        else:
+            answered = self.trust.updates(server_round, answered, self._sent, self.sites)
         arrays, metrics = self.base.aggregate_train(server_round, answered)
         # some of Flower's strategies make float64 of what they were given
         return (None if arrays is None else messages.as_sent(arrays, self._sent)), metrics
+
+    def opened(self, masks: MaskedSums, server_round: int, replies: list[Message]) -> list[Message]:
+        """A round's masked replies as one, of a client that is all of them: enough for what takes their mean."""
+        assert self._grid is not None
+        weights, loss, examples = masks.mean(replies, server_round, self._sent)
+        self._grid.note_loss(examples, loss)
+        metrics = {"num-examples": examples, "train_loss": loss}
+        replies[0].content[messages.ARRAYS] = messages.weights_record(weights)
+        replies[0].content[messages.METRICS] = messages.metrics_record(metrics)
+        return replies[:1]
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -46,6 +46,7 @@ def check(config: Config) -> None:
     if config.steps == "equal":
         check_steps(config)
     check_robust(config, found)
+    check_masked(config, found)
     check_attack(config, found)
     chosen = augmentation.load(config.augmentation)
     chosen.check(config.privacy)
@@ -84,6 +85,37 @@ def check_robust(config: Config, found: type) -> None:
     if how not in allowed:
         name = f"method={config.method.name}" if issubclass(found, FromStatistics) else f"augmentation={kind}"
         raise FedgeoError(f"{key}: {name} cannot do with it: {f'set {allowed[0]} or none' if allowed else 'set none'}")
+
+
+def check_masked(config: Config, found: type) -> None:
+    """Masked sums have all clients in them, and whatever is learned must follow from the sum. Raises FedgeoError."""
+    if not config.privacy.masked:
+        return
+    key, method, federation = "privacy.masked=true", f"method={config.method.name}", config.federation
+    whole = {"participation": "all", "max_failures": 0, "max_weight": "auto", "robust": "none"}
+    for name, needed in whole.items():
+        if (given := getattr(federation, name)) not in (needed, None):
+            raise FedgeoError(
+                f"{key}: federation.{name}={given} treats clients apart, a masked sum has all of them: "
+                f"set federation.{name}={needed}"
+            )
+    if issubclass(found, FromStatistics):
+        fits, others = found.from_sums, "lda or ridge"
+    elif issubclass(found, Algorithm):
+        own = found.aggregate is not Algorithm.aggregate or not found.shares or found.centralised
+        fits, others = not issubclass(found, Fitted) and (found.from_mean or not own), "fedavg, fedopt or projavg"
+    else:
+        fits, others = False, "fedavg, fedopt or projavg"
+    if not fits:
+        raise FedgeoError(
+            f"{key}: {method} needs each client's own answers: choose method={others}, or leave masks out"
+        )
+    chosen = augmentation.load(config.augmentation)
+    if chosen.exchanges and getattr(found, "trains", True) and not chosen.from_sums:
+        raise FedgeoError(
+            f"{key}: augmentation={config.augmentation.kind} with these settings needs each client's own statistics: "
+            "choose augmentation=ggeur with step2=false and covariance=total, repeat, or none"
+        )
 
 
 def check_attack(config: Config, found: type) -> None:

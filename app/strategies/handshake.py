@@ -39,7 +39,7 @@ class Handshake:
 
     facts: what all of them have alike. privacy: the strictest of their policies. bounds: the fewest samples of a class
     that each of them speaks of. silent: clients that are left out, as they may speak of no class. total: how many there
-    are, whoever answered.
+    are, whoever answered. keys: the clients' public keys, where sums are masked.
     """
 
     classes: tuple[str, ...]
@@ -51,6 +51,7 @@ class Handshake:
     bounds: tuple[int, ...] = ()
     silent: tuple[int, ...] = ()
     total: int = 0
+    keys: Mapping[int, bytes] = field(default_factory=dict)
 
     def held(self, clients: Iterable[int]) -> np.ndarray:
         """The samples of each class that these clients told, int64 (C,)."""
@@ -103,6 +104,7 @@ def shake_hands(grid: CohortGrid, limits: Limits, code: str, order: Sequence[str
         tuple(_bound(words) for words in said.values()),
         tuple(sorted(silent)),
         total,
+        {client: bytes.fromhex(words["mask_key"]) for client, words in said.items() if words.get("mask_key")},
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..augmentation import registry as augmentation
+from ..client.masks import MASKS, Masks
 from ..client.questions import statistics
 from ..common.code import code_hash
 from ..common.errors import FedgeoError, cause
@@ -52,6 +53,8 @@ def _check(found: SiteFindings, path: Path, overrides: Sequence[str], policy: Pa
     site = _site(path, policy, scratch, found)
     config = _config(site, overrides, found)
     found.policy = config.privacy.model_dump()
+    if config.privacy.masked:
+        found.details["public key for masked sums"] = Masks(site.state / MASKS, peers={}).public(0)
     site = _unkept(site, config)
     if found.kind == "eeg":
         from .site_check_eeg import check_recordings

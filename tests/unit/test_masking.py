@@ -15,7 +15,7 @@ from app.masking.fixed_point import FixedPoint
 from app.masking.pairwise import BLOCK, CONTROL, Occasion, mask, open_sum, public_key, stream, with_controls
 
 KEYS = {client: X25519PrivateKey.from_private_bytes(bytes([client + 1] * 32)) for client in (0, 2, 5, 7)}
-OCCASION = Occasion("run", "statistics", 0, 0, {client: public_key(key) for client, key in KEYS.items()})
+OCCASION = Occasion("run", "statistics", 0, "a", {client: public_key(key) for client, key in KEYS.items()})
 FIXED = FixedPoint(bits=36, terms=4)
 
 
@@ -56,7 +56,7 @@ def test_a_part_alone_is_uniform() -> None:
     for value in (np.zeros(60_000), np.ones(60_000)):
         part = mask(FIXED.encode(value), 2, KEYS[2], OCCASION)
         assert chisquare(np.bincount(part.view(np.uint8), minlength=256)).pvalue > 1e-4
-    again = mask(FIXED.encode(np.ones(60_000)), 2, KEYS[2], replace(OCCASION, attempt=1))
+    again = mask(FIXED.encode(np.ones(60_000)), 2, KEYS[2], replace(OCCASION, attempt="b"))
     assert chisquare(np.bincount((again - part).view(np.uint8), minlength=256)).pvalue > 1e-4
 
 
@@ -67,7 +67,7 @@ def test_all_but_one_together_learn_the_sum_alone() -> None:
     assert chisquare(np.bincount(seen.view(np.uint8), minlength=256)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("other", [{"run": "b"}, {"phase": "train"}, {"round": 1}, {"attempt": 1}])
+@pytest.mark.parametrize("other", [{"run": "b"}, {"phase": "train"}, {"round": 1}, {"attempt": "b"}])
 def test_a_part_of_another_occasion_opens_nothing(other: dict[str, object]) -> None:
     given = parts({client: FIXED.encode(np.arange(5.0)) for client in KEYS})
     given[5] = mask(FIXED.encode(np.arange(5.0)), 5, KEYS[5], replace(OCCASION, **other))  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_another_roster_or_key_opens_nothing() -> None:
 )
 def test_rosters_that_hide_nothing(roster: dict[int, bytes]) -> None:
     with pytest.raises(FedgeoError, match=r"privacy\.masked"):
-        Occasion("run", "statistics", 0, 0, roster)
+        Occasion("run", "statistics", 0, "a", roster)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -113,7 +113,7 @@ def test_no_fault_gives_a_wrong_sum(seed: int) -> None:
     if fault == 0:
         del given[victim]
     elif fault == 1:
-        given[victim] = mask(values[victim], victim, KEYS[victim], replace(OCCASION, attempt=1))
+        given[victim] = mask(values[victim], victim, KEYS[victim], replace(OCCASION, attempt="b"))
     elif fault == 2:
         given[victim] = before[:-1]
     elif fault == 3:
