@@ -166,7 +166,7 @@ def gather(x: np.ndarray, y: np.ndarray, covariances: bool = True) -> ClassStati
     broken = np.flatnonzero(~np.isfinite(x).all(axis=1))
     if len(broken):
         first = broken[0]
-        raise FedgeoError(f"the embedding in row {first} (class {y[first]}) holds NaN or infinity: remove or mend it")
+        raise FedgeoError(f"the embedding in row {first} (class {y[first]}) holds NaN or infinity: embed it again")
     classes, counts = np.unique(y, return_counts=True)
     classes, counts = classes.astype(np.int64), counts.astype(np.int64)
     p = x.shape[1]

@@ -160,7 +160,7 @@ def _move_state(before: Origin, state: Path | None) -> None:
 def check_new(path: Path) -> None:
     """Refuse a run directory that already holds something, for a run never writes over another, or cannot be made."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FedgeoError(f"run_dir={path}: it exists already; name another, or remove it")
+        raise FedgeoError(f"run_dir={path}: it exists already: name another")
     check_writable(path, "run_dir")
 
 

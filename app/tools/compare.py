@@ -259,7 +259,7 @@ def finished(folder: Path, task: Task) -> bool:
         shutil.rmtree(place, ignore_errors=True)
         return False
     if made != settings(dump(load(task.overrides))):
-        raise FedgeoError(f"{place}: it was run with other settings; give another folder, or remove it")
+        raise FedgeoError(f"{place}: it was run with other settings; give another folder")
     return True
 
 

@@ -62,7 +62,9 @@ def _opened(content: Path | IO[bytes], name: str) -> Iterator[Image.Image]:
         raise FedgeoError(f"{name}: the image is gone: put it back or load the data anew") from fault
     except Exception as fault:  # decoders raise almost anything on a damaged file
         reason = " ".join(str(fault).split())
-        raise FedgeoError(f"{name}: not a readable image ({reason}): repair, replace or remove it") from fault
+        raise FedgeoError(
+            f"{name}: not a readable image ({reason}): repair it, or move it out of the folder"
+        ) from fault
 
 
 def _deep(image: Image.Image) -> bool:

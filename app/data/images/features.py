@@ -51,7 +51,7 @@ def _read(file: Path, archive: np.lib.npyio.NpzFile) -> Source:
     for part in {key[:-2] for key in archive.files if key.endswith(("_X", "_y"))}:
         for key in (f"{part}_X", f"{part}_y"):
             if key not in archive.files:
-                raise FedgeoError(f"{file}: domain {part!r} has no {key}: add it or remove the other")
+                raise FedgeoError(f"{file}: domain {part!r} has no {key}: add it, or leave the other out")
     official = set(parts) <= _OFFICIAL.keys()
     if not official and (mixed := sorted(set(parts) & _OFFICIAL.keys())):
         others = sorted(set(parts) - set(mixed))
@@ -87,7 +87,7 @@ def _features(file: Path, archive: np.lib.npyio.NpzFile, parts: list[str]) -> Bl
             if dtype.kind != "f" or len(shape) != 2 or shape[1] == 0:
                 raise FedgeoError(f"{file}: {part}_X must be floating point of shape (n, p), not {dtype} {shape}")
             if shape[0] == 0:
-                raise FedgeoError(f"{file}: domain {part!r} holds no samples: remove it or add some")
+                raise FedgeoError(f"{file}: domain {part!r} holds no samples: add some, or leave the domain out")
             dimension = dimension or shape[1]
             if shape[1] != dimension:
                 raise FedgeoError(

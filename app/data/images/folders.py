@@ -240,7 +240,7 @@ def _plain_folders(folder: Path) -> list[tuple[str, int, list[Path]]]:
 def _files(folder: Path) -> list[Path]:
     files = _entries(folder)
     if not files:
-        raise FedgeoError(f"{folder}: this class has no images: add some or remove the folder")
+        raise FedgeoError(f"{folder}: this class has no images: add some, or move the folder elsewhere")
     for file in files:
         if file.is_dir():
             raise FedgeoError(
@@ -248,5 +248,5 @@ def _files(folder: Path) -> list[Path]:
                 "use data=domain_folder for domain/class/images"
             )
         if file.suffix.lower() not in SUFFIXES:
-            raise FedgeoError(f"{file}: not an image by its suffix: remove it or convert it to PNG or JPEG")
+            raise FedgeoError(f"{file}: not an image by its suffix: convert it to PNG or JPEG, or move it elsewhere")
     return files
