@@ -58,6 +58,15 @@ def test_transparency_lies_over_white(tmp_path: Path) -> None:
     assert pixel["opaque"] == RED
 
 
+def test_a_stack_of_images_is_refused_a_preview_beside_one_is_not(tmp_path: Path) -> None:
+    image, slices = Image.new("L", (6, 4), 90), [Image.new("L", (6, 4), 10 * k) for k in range(3)]
+    image.save(tmp_path / "stack.tif", save_all=True, append_images=slices)
+    with pytest.raises(FedgeoError, match=r"stack\.tif: not a readable image \(a stack of 4 images: save the one"):
+        open_image(tmp_path / "stack.tif", "stack.tif")
+    image.save(tmp_path / "preview.tif", save_all=True, append_images=[Image.new("L", (3, 2), 0)])
+    assert np.asarray(open_image(tmp_path / "preview.tif", "preview.tif")).tolist() == [[90] * 6] * 4
+
+
 def test_cmyk_and_animations_and_orientation(tmp_path: Path) -> None:
     Image.new("CMYK", (2, 2), (0, 255, 255, 0)).save(tmp_path / "ink.tif")
     assert open_image(tmp_path / "ink.tif", "ink").getpixel((0, 0)) == RED

@@ -22,9 +22,10 @@ def open_image(content: Path | IO[bytes], name: str, bits: int = FULL) -> Image.
     Grey stays grey. 16-bit grey is scaled by the full range of ``bits`` (16: value / 257), palettes and CMYK become
     RGB, transparent pixels lie over white, the first frame of an animation counts, and the EXIF orientation is applied.
     Raises FedgeoError naming the image where it cannot be read, has no defined range (32-bit, floating point) or holds
-    values of more than ``bits``.
+    values of more than ``bits``, and for a TIFF that stacks several images of one size.
     """
     with _opened(content, name) as image:
+        _check_single(image)
         deep, white_is_zero = _deep(image), _inverted(image)  # which loading forgets
         image.load()
         upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
@@ -65,6 +66,17 @@ def _opened(content: Path | IO[bytes], name: str) -> Iterator[Image.Image]:
         raise FedgeoError(
             f"{name}: not a readable image ({reason}): repair it, or move it out of the folder"
         ) from fault
+
+
+def _check_single(image: Image.Image) -> None:
+    """Refuse a stack, whose first image would stand for all. A second image of another size is a preview."""
+    frames = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
+    if frames > 1:
+        first = image.size
+        image.seek(1)
+        if image.size == first:
+            raise ValueError(f"a stack of {frames} images: save the one that is meant as a file of its own")
+        image.seek(0)
 
 
 def _deep(image: Image.Image) -> bool:
