@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import shutil
+from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
@@ -37,6 +38,7 @@ class SiteNode(Node):
 
     def __init__(self, config: Config, site: Site, client: int, run: str, classes: tuple[str, ...] | None) -> None:
         dataset = site_dataset(config, site, classes)
+        self.own_data = dataset
         super().__init__(config, dataset, [client], site.state / run, site_split(config, site).seed)
         self.site = site
         self.run = run
@@ -57,6 +59,10 @@ class SiteNode(Node):
         super().prepare(client)
         if self.releases is not None:
             self.releases.check(self.digest)
+
+    def hello(self, client: int) -> dict[str, Any]:
+        """As any node's; and whether the data deserve a look. What of, and which files, the site's own log says."""
+        return super().hello(client) | {"warned": self.own_data.deserves_a_look}
 
     def admit(self, kind: str, content: RecordDict) -> None:
         """Before a message is answered of samples, count their set, and the round. Raises Refusal for one too many."""

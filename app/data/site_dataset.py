@@ -94,6 +94,11 @@ class SiteDataset:
     def partition_json(self) -> str:
         return self.inner.partition_json()
 
+    @property
+    def deserves_a_look(self) -> bool:
+        """Whether there is anything to know of the data before believing a figure; the site's log says what."""
+        return bool(getattr(self.inner, "warnings", ()))
+
     @functools.cache  # noqa: B019 - a site has one data set as long as its process runs
     def _tell(self) -> None:
         """Log, once and here alone, what of the data deserves a look: its names are not the server's."""

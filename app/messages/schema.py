@@ -37,6 +37,7 @@ class HandshakeReply(Statement):
     domain: Name | None
     counts: list[Count]
     privacy: Privacy
+    warned: bool = False
     mask_key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @pydantic.model_validator(mode="after")

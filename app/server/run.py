@@ -123,6 +123,11 @@ class Server:
             log.info("%s", note)
         for text in getattr(dataset, "warnings", ()):
             self.results.warn(text)
+        for client in () if hello is None else hello.warned:
+            self.results.warn(
+                f"site {self.grid.names[client]} has data that may change what is learned, or how good it seems: "
+                "log.txt in its output-path says what"
+            )
         self.replies.expect(algorithm, experiment.model(), len(dataset.domains))
         initial = initial_weights(experiment)
         self.parameters = sum(value.numel() for value in initial.values())

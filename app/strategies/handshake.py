@@ -39,7 +39,8 @@ class Handshake:
 
     facts: what all of them have alike. privacy: the strictest of their policies. bounds: the fewest samples of a class
     that each of them speaks of. silent: clients that are left out, as they may speak of no class. total: how many there
-    are, whoever answered. keys: the clients' public keys, where sums are masked.
+    are, whoever answered. keys: the clients' public keys, where sums are masked. warned: sites whose own logs say
+    something of their data that a person should know before believing a figure.
     """
 
     classes: tuple[str, ...]
@@ -52,6 +53,7 @@ class Handshake:
     silent: tuple[int, ...] = ()
     total: int = 0
     keys: Mapping[int, bytes] = field(default_factory=dict)
+    warned: tuple[int, ...] = ()
 
     def held(self, clients: Iterable[int]) -> np.ndarray:
         """The samples of each class that these clients told, int64 (C,)."""
@@ -105,6 +107,7 @@ def shake_hands(grid: CohortGrid, limits: Limits, code: str, order: Sequence[str
         tuple(sorted(silent)),
         total,
         {client: bytes.fromhex(words["mask_key"]) for client, words in said.items() if words.get("mask_key")},
+        tuple(client for client, words in said.items() if words.get("warned")),
     )
 
 

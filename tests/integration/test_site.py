@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import load_file
 
 from app.client.site_node import site_node
@@ -189,3 +190,29 @@ def test_classes_are_the_union_in_the_order_of_names() -> None:
 def test_classes_that_do_not_go_together_name_their_site(said: Any, wanted: Any, message: str) -> None:
     with pytest.raises(FedgeoError, match=message):
         agree(said, wanted)
+
+
+# --- what deserves a look ---
+
+
+def test_the_server_is_told_that_a_site_has_something_to_look_at_and_not_what(tmp_path: Path) -> None:
+    """One of three sites has each image twice, so that some are trained and tested on."""
+    rng = np.random.default_rng(0)
+    sites = []
+    for name in ("a", "b", "c"):
+        for label, bright in (("day", 150), ("night", 0)):
+            folder = tmp_path / name / "data" / label
+            folder.mkdir(parents=True)
+            for number in range(60):
+                image = Image.fromarray(rng.integers(bright, bright + 100, (8, 8), np.uint8))
+                image.save(folder / f"patient-{number}.png")
+                if name == "b":
+                    image.save(folder / f"patient-{number}-again.png")
+        sites.append(LocalSite(name, tmp_path / name / "data", tmp_path / name))
+    words = ("experiment=image_folder", "encoder=pixels", "encoder.size=8", "method=lda", "augmentation=none")
+    summary = run_over_sites(tmp_path / "run", sites, *words)
+    (told,) = [text for text in summary["warnings"] if "log.txt" in text]
+    assert told.startswith("site b has data that may change what is learned") and "patient" not in told
+    logs = {site.name: (site.output / "log.txt").read_text() for site in sites}
+    assert "test images are also trained or validated on" in logs["b"] and "patient-" in logs["b"]
+    assert "also trained" not in logs["a"] + logs["c"]
