@@ -20,10 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
-from app.tools.site_check import check_site  # noqa: E402
-from app.tools.site_findings import words  # noqa: E402
-from app.tools.superlink_check import check_superlink  # noqa: E402
-from app.tools.terminal import say  # noqa: E402
+from app.tools.command import say  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -52,6 +49,9 @@ def main(arguments: list[str]) -> int:
     reached = options.superlink is None or reach(options.superlink, options.root_certificates)
     if options.path is None:
         return 0 if reached else 1
+    from app.tools.site_check import check_site  # imported where it is needed: help need not wait for it
+    from app.tools.site_findings import words
+
     with contextlib.redirect_stdout(io.StringIO()):  # readers of recordings print what they think of file names
         found = check_site(options.path, options.overrides, options.policy)
     if options.json:
@@ -64,6 +64,8 @@ def main(arguments: list[str]) -> int:
 
 def reach(superlink: str, certificate: Path | None) -> bool:
     """Whether the SuperLink can be used from here; one line, beside what --json prints, says so or why not."""
+    from app.tools.superlink_check import check_superlink
+
     try:
         print(check_superlink(superlink, certificate), file=sys.stderr)
     except FedgeoError as error:

@@ -20,9 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
 from app.common.files import write_atomic  # noqa: E402
-from app.tools.compare import Grid, arms, compare  # noqa: E402
-from app.tools.compare_table import as_csv, markdown, show  # noqa: E402
-from app.tools.terminal import end_as_by_ctrl_c, positive, say  # noqa: E402
+from app.tools.command import end_as_by_ctrl_c, positive, say  # noqa: E402
+from app.tools.tuning import POINTS, RATES  # noqa: E402
 
 METHODS = ("fedavg", "fedprox", "fedavgm", "fedopt", "scaffold", "moon", "feddyn", "fedproto", "fedntd")
 EPILOG = """\
@@ -44,6 +43,9 @@ def main(arguments: list[str]) -> int:
     words = options.arms or [f"{method} {variation}" for method in options.methods for variation in options.variations]
     try:
         data = dict(source(each) for each in options.data)
+        from app.tools.compare import Grid, arms, compare  # after what may be wrong: it takes seconds
+        from app.tools.compare_table import as_csv, markdown, show
+
         chosen = arms(data, words, options.set)
         low, high = sorted(options.rates)
         grid = Grid((low, high), options.settings)
@@ -96,11 +98,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--rates",
         nargs=2,
         type=float,
-        default=Grid.rates,
+        default=RATES,
         metavar=("LOW", "HIGH"),
         help="between which rates are tried",
     )
-    add("--settings", type=positive, default=Grid.points, help="how many are tried for every arm (default: 12)")
+    add("--settings", type=positive, default=POINTS, help="how many are tried for every arm (default: 12)")
     add("--seeds", nargs="+", type=int, default=(101, 102, 103, 104, 105), help="seeds of the table")
     add(
         "--tuning-seeds", nargs="+", type=int, default=(1, 2), help="other seeds, whose validation chooses the settings"

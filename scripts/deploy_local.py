@@ -12,6 +12,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -19,13 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
-from app.launch.deployment import POLICY, Deployment, LocalSite, commands_for_real_machines  # noqa: E402
-from app.launch.job import Job, plan  # noqa: E402
-from app.launch.rehearsal import data_path, write_shares  # noqa: E402
-from app.launch.sweep import run_here  # noqa: E402
-from app.runs.run_directory import check_new  # noqa: E402
-from app.tools.site_check import check_site  # noqa: E402
-from app.tools.terminal import Progress, exit_code, say, show_summaries  # noqa: E402
+from app.config.compose import load  # noqa: E402
+from app.tools.command import exit_code, say  # noqa: E402
+
+if TYPE_CHECKING:
+    from app.launch.deployment import LocalSite
+    from app.launch.job import Job
 
 EPILOG = """\
 examples:
@@ -57,7 +57,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
+def prepare(options: argparse.Namespace) -> "tuple[Job, list[LocalSite]]":
     """The job, checked, and the sites with their data. Raises FedgeoError for what cannot be."""
     number = len(options.data) if options.data else options.nodes
     if number < 1:
@@ -67,6 +67,13 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
         words.append("federation.min_nodes=1")
     if any(word.startswith("resume=") for word in words):
         raise FedgeoError("resume: a rehearsal is begun anew; a run over sites goes on with scripts/run.py --superlink")
+    load((*words, "engine=deployment"))
+    from app.launch.deployment import POLICY, LocalSite  # after what may be wrong: it takes seconds
+    from app.launch.job import plan
+    from app.launch.rehearsal import data_path, write_shares
+    from app.runs.run_directory import check_new
+    from app.tools.site_check import check_site
+
     job = plan([*words, "engine=deployment"])
     home = job.run_dir.with_name(f"{job.run_dir.name}-sites")
     check_new(home)
@@ -89,8 +96,12 @@ def prepare(options: argparse.Namespace) -> tuple[Job, list[LocalSite]]:
     return job, sites
 
 
-def rehearse(job: Job, sites: list[LocalSite]) -> int:
+def rehearse(job: "Job", sites: "list[LocalSite]") -> int:
     """Start all, run the job, end all; then say what is where and how it is done for real."""
+    from app.launch.deployment import Deployment, commands_for_real_machines
+    from app.launch.sweep import run_here
+    from app.tools.terminal import Progress, show_summaries
+
     with Progress() as progress:
         progress.note(f"starting a SuperLink with TLS and {len(sites)} SuperNodes with keys")
         with Deployment(sites) as deployment:

@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
 from app.config.compose import load  # noqa: E402
-from app.data.images.encode import encode, write_features  # noqa: E402
-from app.tools.terminal import Encoding, say  # noqa: E402
+from app.tools.command import say  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -36,6 +35,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     try:
         config = load(tuple(options.overrides))
+        from app.data.images.encode import encode, write_features  # after what may be wrong: it takes seconds
+        from app.tools.terminal import Encoding
+
         with Encoding() as progress:
             encoded = encode(config, whole=options.all or options.npz is not None, progress=progress)
         say(f"{len(encoded.rows)} embeddings of {encoded.values.shape[1]} dimensions by {encoded.encoder}")

@@ -10,6 +10,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -18,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.errors import FedgeoError  # noqa: E402
 from app.common.printable import shown  # noqa: E402
-from app.reports.tables import comma_separated, text  # noqa: E402
-from app.tools.predict import Predictions, kind_of, load_model, predict_embeddings, predict_images  # noqa: E402
-from app.tools.terminal import deliver, say  # noqa: E402
+from app.tools.command import deliver, say  # noqa: E402
+
+if TYPE_CHECKING:
+    from app.tools.predict import Predictions
 
 EPILOG = """\
 examples:
@@ -36,6 +38,8 @@ examples:
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, 2 refused."""
     options = parse(arguments)
+    from app.reports.tables import comma_separated, text  # imported where it is needed: help need not wait for it
+
     try:
         with redirect_stdout(sys.stderr):  # what libraries have to say must not get among the predictions
             found = run(options)
@@ -52,8 +56,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def run(options: argparse.Namespace) -> Predictions:
+def run(options: argparse.Namespace) -> "Predictions":
     """The predictions that the command line asks for."""
+    from app.tools.predict import kind_of, load_model, predict_embeddings, predict_images
+
     trained = load_model(options.model)
     kind = kind_of(options.input)
     if kind == "images":

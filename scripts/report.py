@@ -14,11 +14,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import scripts.environment  # noqa: F401 - first: it says what is missing
 from app.common.errors import FedgeoError
-from app.reports import sweep_report
 from app.reports.overview import NAMES, Overview
 from app.reports.tables import FORMATS
 from app.runs.reader import find, is_run
-from app.tools.terminal import deliver, say
+from app.tools.command import deliver, say
 
 EPILOG = """\
 examples:
@@ -58,6 +57,8 @@ def render(folders: list[Path], form: str, table: str | None, out: Path | None, 
         root = out.absolute().parent
     overview = Overview(root.parent if is_run(root) else root, runs, against)
     if form == "html":
+        from app.reports import sweep_report  # draws: half a second that the others need not wait for
+
         return sweep_report.document(overview)
     if form == "csv":
         return FORMATS[form]([overview.for_programs(table or "results")])

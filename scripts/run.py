@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Run an experiment: the same as `flwr run`, with hydra overrides, live progress and an honest exit code."""
 
+# What trains and draws is imported where it is first needed: it takes seconds, which help and a wrong word need not.
+
 import argparse
 import os
 import sys
@@ -14,14 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import scripts.environment  # noqa: E402, F401 - first: it says what is missing
 from app.common.code import CONF  # noqa: E402
 from app.common.errors import FedgeoError  # noqa: E402
+from app.config.combinations import expand  # noqa: E402
 from app.config.compose import dump, load  # noqa: E402
-from app.launch.deployment import Connection  # noqa: E402
-from app.launch.job import plan  # noqa: E402
-from app.launch.sweep import cores, plan_sweep, run_here, run_on_superlink, run_sweep  # noqa: E402
-from app.reports import sweep_report  # noqa: E402
-from app.reports.overview import Overview  # noqa: E402
-from app.runs.reader import OUTDATED, find  # noqa: E402
-from app.tools.terminal import Progress, deliver, exit_code, positive, say, show_summaries, show_tables  # noqa: E402
+from app.tools.command import deliver, exit_code, positive, say  # noqa: E402
 
 EPILOG = """\
 examples:
@@ -58,7 +55,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         *("--jobs", "-j"),
         type=positive,
-        default=cores(),
         help="runs at once, with engine=inprocess (default: one a core)",
     )
     parser.add_argument(
@@ -70,12 +66,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--superlink", metavar="NAME", help="with engine=deployment: its name in Flower's settings")
     parser.add_argument("--config", action="store_true", help="print the resolved configuration and stop")
+    parser.add_argument("--cfg", choices=("job",), help="as --config, in hydra's word")
     return parser.parse_intermixed_args(arguments)
 
 
 def prepare(options: argparse.Namespace) -> Callable[[], int]:
     """What begins, once everything is checked. Raises FedgeoError for what cannot be."""
-    if options.config:
+    if options.config or options.cfg:
         return configuration(options.overrides)
     if options.multirun:
         return many(options.overrides, options.also, options.jobs)
@@ -98,6 +95,13 @@ def one(overrides: list[str], connection: str | None) -> Callable[[], int]:
 
     connection: the SuperLink of a deployment, by its name in the Flower configuration.
     """
+    config = load(tuple(overrides))
+    soon(f"{config.experiment}: method {config.method.name}, seed {config.seed}: checking")
+    from app.launch.deployment import Connection
+    from app.launch.job import plan
+    from app.launch.sweep import run_here, run_on_superlink
+    from app.tools.terminal import Progress, show_summaries
+
     job = plan(overrides)
     if job.config.engine == "deployment" and connection is None:
         raise FedgeoError(
@@ -124,8 +128,23 @@ def one(overrides: list[str], connection: str | None) -> Callable[[], int]:
     return begin
 
 
-def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], int]:
+def soon(text: str) -> None:
+    """Say what is being done, to a person who waits; a file or a pipe is for what comes of it."""
+    if sys.stdout.isatty():
+        say(text)
+
+
+def many(overrides: list[str], also: list[str], workers: int | None) -> Callable[[], int]:
     """What begins a sweep, once everything is checked: the runs that its folder lacks, then all of it together."""
+    combinations = expand(overrides, also)
+    load(combinations[0][0])
+    soon(f"{len(combinations)} runs: checking")
+    from app.launch.sweep import cores, plan_sweep, run_sweep
+    from app.reports import sweep_report
+    from app.reports.overview import Overview
+    from app.runs.reader import OUTDATED, find
+    from app.tools.terminal import Progress, show_summaries, show_tables
+
     sweep = plan_sweep(overrides, also)
 
     def begin() -> int:
@@ -134,7 +153,7 @@ def many(overrides: list[str], also: list[str], workers: int) -> Callable[[], in
         if sweep.outdated:
             say(f"{sweep.outdated} runs of another version of the code are done again; theirs are in {OUTDATED}/")
         with Progress(len(sweep.jobs)) as progress:
-            outcomes = run_sweep(sweep, workers, progress)
+            outcomes = run_sweep(sweep, workers or cores(), progress)
         overview = Overview(sweep.folder, find([sweep.folder]))
         if len(overview.arms) < sum(run.completed for run in overview.runs):
             show_tables([overview.results(), *([overview.differences()] if overview.pairs else [])])

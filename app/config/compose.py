@@ -98,6 +98,12 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
         ConfigLoaderImpl.validate_sweep_overrides_legal(parsed, run_mode=RunMode.RUN, from_shell=False)
         # what is hydra's own, as a search path, may bring further files
         outside = any(override.is_hydra_override() for override in parsed)
+        for override in parsed:
+            if override.is_hydra_override() and override.key_or_group != "hydra.searchpath":
+                raise FedgeoError(
+                    f"{override.key_or_group}: hydra's own settings have no effect here: runs go where run_dir or "
+                    "sweep_dir says, and --jobs says how many at once"
+                )
         files = [override for override in parsed if outside or (CONF / override.key_or_group).is_dir()]
         composed, experiment = _chosen_files(tuple(str(override.input_line) for override in files))
         composed = copy.deepcopy(composed)
@@ -105,7 +111,7 @@ def _compose(overrides: tuple[str, ...]) -> dict[str, Any]:
         OmegaConf.set_struct(composed, False)
         raw = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise FedgeoError(one_line(error)) from None
+        raise FedgeoError(one_line(error, [word for word in overrides if _chooses(word)])) from None
     assert isinstance(raw, dict)
     raw["experiment"] = experiment
     return {str(key): value for key, value in raw.items()}
@@ -156,8 +162,17 @@ def _first(error: pydantic.ValidationError) -> str:
     return f"{key}={shown}: {message}"
 
 
-def one_line(error: Exception) -> str:
-    """Hydra's message on one line, with the nearest existing key where an unknown one was given."""
+def _chooses(word: str) -> bool:
+    """Whether an override chooses one of the files of a group."""
+    group, _, name = word.partition("=")
+    return (CONF / group / f"{name}.yaml").is_file()
+
+
+def one_line(error: Exception, chosen: Sequence[str] = ()) -> str:
+    """Hydra's message on one line, with the nearest existing key where an unknown one was given.
+
+    chosen: the overrides that choose files, whose keys there are.
+    """
     text = " ".join(str(error).split())
     bare = re.search(r"Error parsing override '(.*?)' missing EQUAL at '<EOF>'", text)
     if bare:
@@ -165,7 +180,7 @@ def one_line(error: Exception) -> str:
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
         key = unknown.group(1)
-        near = difflib.get_close_matches(key, known_keys(), n=3, cutoff=0.5)
+        near = nearest(key, chosen)
         return f"{key}: no such key" + (f"; did you mean {' or '.join(near)}?" if near else "")
     found_none = r"Could not find '([^']+)'.*?Available options in '[^']+': (.*?)(?: Config search path|$)"
     missing = re.search(found_none, text)
@@ -176,6 +191,15 @@ def one_line(error: Exception) -> str:
     return text
 
 
+def nearest(key: str, chosen: Sequence[str] = ()) -> list[str]:
+    """What a key that there is not may have been meant for: groups and keys that look like it, or end in it."""
+    known = known_keys(chosen)
+    if ends := [name for name in known if name.endswith(f".{key}")]:
+        return ends[:3]
+    groups = [folder.name for folder in CONF.iterdir() if folder.is_dir()]
+    return difflib.get_close_matches(key, [*groups, *known], n=3, cutoff=0.6)
+
+
 def _meant(word: str) -> str:
     """What a word without a value may have been meant for: a key, or one of the choices of a group."""
     if word in known_keys():
@@ -184,9 +208,9 @@ def _meant(word: str) -> str:
     return f"; did you mean {' or '.join(f'{group}={word}' for group in groups)}?" if groups else ""
 
 
-def known_keys() -> list[str]:
-    """Every key of the default configuration, dotted."""
-    raw = _compose(())
+def known_keys(chosen: Sequence[str] = ()) -> list[str]:
+    """Every key of the configuration that these choices of files give, dotted."""
+    raw = _compose(tuple(chosen))
     _method(raw)
     return [item.split("=", 1)[0] for item in _flatten({k: v for k, v in raw.items() if k != "variants"})]
 

@@ -21,11 +21,12 @@ from joblib import cpu_count
 from ..common.code import code_hash
 from ..common.errors import FedgeoError, describe
 from ..common.files import write_atomic
+from ..config.combinations import expand
 from ..config.compose import dump, load
 from ..runs import reader, resume
 from ..runs.reader import Run
 from ..runs.run_directory import check_new, check_writable
-from .job import Job, check, execute, expand, prepare
+from .job import Job, check, execute, prepare
 from .simulation import SimulationSuperLink, end_marked
 from .superlink import PrivateSuperLink
 from .workers import Listener, Outcome, run_jobs

@@ -23,7 +23,7 @@ from ..config.schema import Config
 from ..launch.job import Job, plan, run_in_process
 from ..launch.workers import Outcome, Silent, run_jobs
 from ..strategies.compatibility import first_head
-from .tuning import RATE, Choice, Value, axes, choices
+from .tuning import POINTS, RATE, RATES, Choice, Value, axes, choices
 
 COSTS = ("cpu_seconds", "bytes_up", "bytes_down")
 WINDOW = 5  # rounds whose validation score is averaged, as the test score is with metric.final=last5
@@ -35,8 +35,8 @@ Note = Callable[[str], None]
 class Grid:
     """rates: the lowest and the highest learning rate. points: how many settings are tried for every arm."""
 
-    rates: tuple[float, float] = (0.1, 20.0)
-    points: int = 12
+    rates: tuple[float, float] = RATES
+    points: int = POINTS
 
 
 @dataclass(frozen=True)

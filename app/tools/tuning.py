@@ -15,6 +15,7 @@ import numpy as np
 from ..common.errors import FedgeoError
 
 RATE = "training.lr"
+RATES, POINTS = (0.1, 20.0), 12  # between which rates, and how many settings an arm is tried at
 Value = float | str
 Axes = Mapping[str, tuple[Value, ...]]
 

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 
 from app.algorithms import registry
 from app.common.errors import FedgeoError
+from app.config.combinations import expand
 from app.config.compose import load
 from app.config.schema import Config
 from app.data.images.dataset import image_dataset
-from app.launch.job import expand, plan
+from app.launch.job import plan
 from app.models.linear import Head
 from app.training.plain import LocalSettings
 from tests.running import rounds, run_in_process

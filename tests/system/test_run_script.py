@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from app.common.errors import FedgeoError
-from app.launch.job import expand, plan
+from app.config.combinations import expand
+from app.launch.job import plan
 from scripts import deploy_local, run
 from tests.conftest import ROOT
 
@@ -24,6 +25,9 @@ REFUSED = [
     ("method.mu=1", "method.mu"),
     ("method.target=nowhere:Nothing", "method.target=nowhere:Nothing"),
     ("just words", "just words"),
+    ("lr=1", "lr: no such key; did you mean training.lr?"),
+    ("metod=fedprox", "metod: no such key; did you mean method"),
+    ("hydra.sweep.dir=elsewhere", "hydra.sweep.dir: hydra's own settings have no effect here"),
     ("quickstart", "quickstart: not KEY=VALUE; did you mean experiment=quickstart?"),
 ]
 
@@ -161,6 +165,55 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for word in ("examples:", "engine=inprocess", "method=", "scaffold", "experiment=", "quickstart"):
         assert word in said
+
+
+QUICK = """
+import runpy, sys
+sys.argv = sys.argv[1:]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as end:
+    print(end.code)
+print(*sorted({"torch", "flwr", "scipy.stats", "matplotlib"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *(((script, "--help"), 0) for script in ("run", "compare", "report", "predict", "embed", "check_site")),
+        (("deploy_local", "--help"), 0),
+        (("run", "--cfg", "job"), 0),
+        (("run", "training.lrr=1"), 2),
+        (("run", "-m", "seed=1,2", "method=fedsomething"), 2),
+        (("deploy_local", "training.lrr=1"), 2),
+        (("embed", "data=nothing"), 2),
+    ],
+)
+def test_help_and_wrong_words_do_not_wait_for_what_trains(words: tuple[str, ...], code: int) -> None:
+    script, *more = words
+    told = subprocess.run(
+        [sys.executable, "-c", QUICK, f"scripts/{script}.py", *more],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *_, ended, imported = told.stdout.split("\n")[:-1]
+    assert (ended, imported) == (str(code), ""), told.stderr
+
+
+def test_a_key_of_another_method_is_told_by_the_chosen_one_s(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["method=fedprox", "method.muu=1"]) == 2
+    assert "method.muu: no such key; did you mean method.mu or" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--config"], ["--cfg", "job"]])
+def test_the_resolved_configuration_can_be_printed_by_two_names(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([*words, "training.lr=0.25"]) == 0
+    assert "lr: 0.25" in capsys.readouterr().out
 
 
 def test_the_resolved_configuration_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:

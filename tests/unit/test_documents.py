@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.config.combinations import expand
 from app.config.compose import load
-from app.launch.job import expand
 from app.tools.compare import Grid, arms
 from scripts import compare
 from tests.conftest import ROOT

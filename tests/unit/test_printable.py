@@ -9,7 +9,7 @@ import pytest
 from app.common.logs import FORMAT
 from app.common.printable import cell, shown
 from app.reports.tables import Table, comma_separated, text
-from app.tools.terminal import say
+from app.tools.command import say
 
 
 @pytest.mark.parametrize("word", ["=1+1", "+cmd", "-cmd", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")'])
