@@ -7,6 +7,7 @@ from flwr.clientapp import ClientApp
 
 from .. import messages
 from . import masked_sums, node_context, stock
+from .joining import read_trained
 from .local_training import Call, Participation
 from .node import Node
 from .node_context import node_of
@@ -137,6 +138,20 @@ def train(message: Message, context: Context) -> Message:
         metrics = {"num-examples": here.examples(client, digest), "train_loss": result.loss, **watched}
         sent = here.sent(client, call, result.weights) if here.algorithm.shares else {}
         return messages.train_reply(sent, here.auxiliary(result.auxiliary), metrics)
+
+    return answer(message, here, one)
+
+
+@app.query("joining")
+def joining(message: Message, context: Context) -> Message:
+    """What each client has alone, with the joined model, and with a model of its own from it."""
+    here = node_of(message, context)
+    weights, auxiliary = messages.read_weights(message.content, config=False)
+    here.check_weights(weights, {})
+    trained = read_trained(auxiliary, len(here.dataset.classes))
+
+    def one(client: int, _: RecordDict) -> RecordDict:
+        return messages.text_content(here.joining(client, weights, trained))
 
     return answer(message, here, one)
 

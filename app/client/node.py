@@ -38,6 +38,7 @@ from ..training.plain import LocalResult, LocalSettings, train
 from ..training.samples import TensorSet
 from .client_states import ClientStates
 from .geometry_store import SERVER, GeometryStore
+from .joining import Joining, Trial, told
 from .masks import MASKS, Masks
 from .scoring import PARTS, Counted, count, held_out
 from .training_sets import ClientSet, TrainingSets
@@ -247,6 +248,14 @@ class Node:
             bound = RESEARCH if part in whole_dataset.central else privacy
             counted |= count(model, {part: own}, self.dataset, bound)
         return counted
+
+    def joining(self, client: int, weights: Weights, trained: np.ndarray) -> dict[str, Any]:
+        """What the client tells of joining; see joining.py. trained: the counts of all training sets."""
+        return told(self.joined(client, weights, trained), self.config.privacy.round_counts)
+
+    def joined(self, client: int, weights: Weights, trained: np.ndarray) -> Joining:
+        """What came of joining at the client."""
+        return Trial(self, client, weights, trained).run()
 
     def answer(self, client: int, question: str, asked: Weights) -> Weights:
         """What the client says to a question of a fitted method."""

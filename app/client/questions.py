@@ -10,9 +10,9 @@ from ..config.schema import Config
 from ..one_shot.fitted import Fitted
 from ..one_shot.from_statistics import FromStatistics
 from ..strategies.base import INIT
-from ..strategies.compatibility import first_head
+from ..strategies.compatibility import asks_what_joining_gave, first_head
 
-USES = (messages.STATISTICS, messages.SUMS, messages.GEOMETRY, messages.TRAIN, messages.EVALUATE)
+USES = (*(messages.STATISTICS, messages.SUMS, messages.GEOMETRY, messages.TRAIN, messages.EVALUATE, messages.JOINING),)
 """The questions whose answers are made of samples."""
 
 
@@ -27,6 +27,8 @@ def check(kind: str, content: RecordDict, config: Config) -> None:
         raise Refusal(f"{kind}: {method} fits nothing to sums")
     elif kind == messages.GEOMETRY and not _exchanges(config):
         raise Refusal(f"{kind}: {method} augments with nothing that is shared")
+    elif kind == messages.JOINING and not asks_what_joining_gave(config):
+        raise Refusal(f"{kind}: personal=none, and nobody asks what joining gave")
     elif kind == messages.TRAIN and not _trains(config):
         raise Refusal(f"{kind}: {method} has no rounds of training")
     elif kind in (messages.TRAIN, messages.EVALUATE):

@@ -175,6 +175,7 @@ class Federation(Group):
     min_per_class: Count
     participation: Literal["all"] | Annotated[float, Field(gt=0, lt=1)] | Positive
     validation: Literal["server", "clients"] = "server"
+    test: Literal["shared", "own"] = "shared"
     weights: Literal["real", "augmented", "equal"]
     max_weight: Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     robust: Literal["none", "clip", "median"]
@@ -184,6 +185,14 @@ class Federation(Group):
     hello_deadline: Rate
     ray_address: Annotated[str, Field(pattern=r"^[^\s:/]+:\d+$")] | None
     classes: Annotated[list[str], Field(min_length=2)] | None
+
+
+class Personal(Group):
+    """A client's own model from the joined one, after the last round; see conf/personal."""
+
+    mode: Literal["none", "prior", "finetune", "ensemble", "auto"]
+    epochs: Positive
+    smoothing: Rate
 
 
 class Attack(OpenGroup):
@@ -248,6 +257,7 @@ class Config(Group):
     training: Training
     federation: Federation
     attack: Attack
+    personal: Personal
     privacy: Privacy
     metric: Metric
 

@@ -26,6 +26,7 @@ PLACE, HELLO, STATISTICS, GEOMETRY = "query.place", "query.hello", "query.stats"
 SUMS = "query.sums"
 INITIAL = "query.initial"
 FINAL = "query.final"
+JOINING = "query.joining"
 AUXILIARY = "auxiliary/"  # prefix of arrays that a method sends beside the weights
 SERVER = "the server"  # whom a node blames for a message that cannot be read
 

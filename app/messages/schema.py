@@ -5,7 +5,7 @@ Nothing that is received is used before it has been through here: a fault costs 
 
 import json
 import math
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import pydantic
 from pydantic import Field
@@ -19,6 +19,7 @@ CLASSES = 100_000
 
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Share = Annotated[float, Field(ge=-1, le=1)]
 Plain = None | bool | int | float | str
 
 
@@ -68,6 +69,37 @@ class Described(Statement):
 
     total: list[Count]
     unshaped: list[Count]
+
+
+class LessAlone(Statement):
+    """What a model gains over what a client has alone; figures only where counts are told exactly."""
+
+    verdict: Literal["better", "worse", "unclear"]
+    difference: Share | None = None
+    low: Share | None = None
+    high: Share | None = None
+    p: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class JoiningReply(Statement):
+    """What came of joining at a client; see ``client/joining.py``."""
+
+    training: Count
+    tested: Count
+    alone: Name
+    mode: Name | None
+    right: dict[Literal["alone", "joined", "personal"], Count]
+    f1: dict[Literal["alone", "joined", "personal"], Annotated[float, Field(ge=0, le=1)]]
+    less_alone: dict[Literal["joined", "personal"], LessAlone]
+
+    @pydantic.model_validator(mode="after")
+    def agree(self) -> "JoiningReply":
+        models = {"alone", "joined", *(["personal"] if self.mode else [])}
+        if set(self.right) != models or set(self.less_alone) != models - {"alone"} or set(self.f1) - models:
+            raise ValueError(f"there must be figures of {', '.join(sorted(models))}")
+        if any(right > self.tested for right in self.right.values()):
+            raise ValueError("more right answers than test samples")
+        return self
 
 
 def words(text: Any, who: str) -> Any:

@@ -20,7 +20,7 @@ from ..geometry.class_statistics import ClassStatistics
 from ..geometry.statistics_checks import check_statistics
 from ..grids.cohort import CohortGrid, named
 from ..messages import ARRAYS, CONFIG, METRICS, Part
-from ..messages.schema import Described, HandshakeReply, real, said, whole, words
+from ..messages.schema import Described, HandshakeReply, JoiningReply, real, said, whole, words
 from ..models.base import Model
 from ..one_shot.fitted import Fitted
 from ..strategies.masked import part_length
@@ -55,6 +55,7 @@ class ReplyValidator:
             messages.TRAIN: self._trained,
             messages.EVALUATE: self._evaluated,
             messages.SUMS: self._answered,
+            messages.JOINING: self._joining,
             messages.FINAL: self._final,
         }
 
@@ -210,6 +211,11 @@ class ReplyValidator:
                 check_symmetric(arrays[name], name, question == "mean", who)
         if "loss" in found and float(found["loss"]) < 0:
             raise FedgeoError(f"{who}: the loss must not be negative")
+
+    def _joining(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
+        part = messages.part(reply, who, (CONFIG,))
+        only(part.config, ("json",), who, "field")
+        said(JoiningReply, words(part.config["json"], who), who)
 
     def _final(self, client: int, who: str, request: Message, reply: RecordDict) -> None:
         messages.part(reply, who, ())

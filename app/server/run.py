@@ -24,7 +24,7 @@ from ..grids.placement import together
 from ..reports import run_report
 from ..runs.run_directory import RunDirectory
 from ..strategies.base import FedgeoStrategy
-from ..strategies.compatibility import check
+from ..strategies.compatibility import asks_what_joining_gave, check
 from ..strategies.drawn import NOTHING
 from ..strategies.handshake import Handshake, shake_hands
 from . import strategy
@@ -33,6 +33,8 @@ from .collapse import Collapse
 from .drawing import Drawing
 from .early_stopping import EarlyStopping, RateSchedule
 from .initial import initial_weights
+from .joining import NOTHING as NOBODY_ASKED
+from .joining import AskWhatJoiningGave
 from .privacy_report import privacy_report
 from .remote_dataset import remote_dataset
 from .reply_validation import ReplyValidator
@@ -110,6 +112,7 @@ class Server:
         self.strategy: FedgeoStrategy | None = None
         self.total = TrafficTotal()
         self.parameters = 0
+        self.joining: AskWhatJoiningGave | None = None
 
     def run(self) -> None:
         """The whole run, from the partition to the last figures."""
@@ -189,6 +192,9 @@ class Server:
             parts.append(Drawing(results, strategy, experiment.dataset))
         if isinstance(algorithm, Centralised):
             parts.append(EarlyStopping(algorithm.patience))
+        if asks_what_joining_gave(self.config):
+            self.joining = AskWhatJoiningGave(self.grid, models, self.total, strategy, results)
+            parts.insert(parts.index(models) + 1, self.joining)  # before sites are told that the run has ended
         checkpoints = Checkpoints(results, strategy, parts)
         listener = [] if self.on_round is None else [Listener(self.on_round)]
         return [*parts, checkpoints, *listener], checkpoints
@@ -209,6 +215,7 @@ class Server:
             "privacy": privacy_report(self.strategy),
             "attack": self.attack(),
             "masked": self.config.privacy.masked,
+            **(NOBODY_ASKED if self.joining is None else self.joining.found),
             "parameters": self.parameters,
             "added_samples": drawn.added,
             "perturbation_rms": drawn.perturbation_rms,

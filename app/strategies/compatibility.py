@@ -47,6 +47,7 @@ def check(config: Config) -> None:
         check_steps(config)
     check_robust(config, found)
     check_masked(config, found)
+    check_personal(config, found)
     check_attack(config, found)
     chosen = augmentation.load(config.augmentation)
     chosen.check(config.privacy)
@@ -85,6 +86,28 @@ def check_robust(config: Config, found: type) -> None:
     if how not in allowed:
         name = f"method={config.method.name}" if issubclass(found, FromStatistics) else f"augmentation={kind}"
         raise FedgeoError(f"{key}: {name} cannot do with it: {f'set {allowed[0]} or none' if allowed else 'set none'}")
+
+
+def asks_what_joining_gave(config: Config) -> bool:
+    """Whether clients are asked, after the last round, what they have alone, joined and of their own."""
+    return config.personal.mode != "none" or config.federation.test == "own"
+
+
+def check_personal(config: Config, found: type) -> None:
+    """A model of a client's own needs a joined one, own test samples, and some to choose by. Raises FedgeoError."""
+    if not asks_what_joining_gave(config):
+        return
+    mode, federation = config.personal.mode, config.federation
+    key = f"personal={mode}" if mode != "none" else "federation.test=own"
+    if not getattr(found, "shares", True) or getattr(found, "centralised", False) or issubclass(found, Fitted):
+        raise FedgeoError(f"{key}: method={config.method.name} has no joined model to make one from: see method=fedavg")
+    if config.data.family == "images" and config.engine != "deployment":
+        if federation.test == "shared":
+            raise FedgeoError(f"{key}: clients have no test samples of their own: set federation.test=own")
+        if mode == "auto" and federation.validation == "server":
+            raise FedgeoError(f"{key} chooses by samples that each client keeps: set federation.validation=clients")
+    if isinstance(config.data, EegData) and config.data.split == "leave_subjects_out":
+        raise FedgeoError(f"{key}: data.split=leave_subjects_out leaves clients no test samples: set data.split=within")
 
 
 def check_masked(config: Config, found: type) -> None:

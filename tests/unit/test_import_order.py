@@ -10,10 +10,19 @@ from tests.conftest import ROOT
 
 ORDER = (  # a package imports from those further down, not from its neighbours in a line
     *("tools", "launch", "server client", "reports", "strategies", "grids", "runs", "data", "encoders", "one_shot"),
-    *("augmentation", "training messages", "attacks", "algorithms", "models", "config", "geometry masking", "common"),
+    *(
+        "augmentation",
+        "training messages",
+        "attacks personal",
+        "algorithms",
+        "models",
+        "config",
+        "geometry masking",
+        "common",
+    ),
 )
 LEVEL = {package: level for level, packages in enumerate(reversed(ORDER)) for package in packages.split()}
-PURE = ("geometry", "masking", "models", "algorithms", "attacks", "augmentation", "one_shot", "training")
+PURE = ("geometry", "masking", "models", "algorithms", "attacks", "augmentation", "one_shot", "personal", "training")
 FRAMEWORKS = ("flwr", "hydra", "ray")
 RUNNING = ("app.runs", "app.data", "app.encoders", "app.reports", "app.server", "app.client")
 

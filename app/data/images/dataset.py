@@ -21,6 +21,7 @@ from .. import partition_file
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..held_back import held_back
+from ..own_test import own_test
 from ..partition import Partition, Split
 from ..source import Source
 from .bit_depth import note, with_bit_depth
@@ -63,7 +64,9 @@ class ImageDataset:
 
     @property
     def central(self) -> tuple[str, ...]:
-        return ("test",) if self.config.federation.validation == "clients" else ("val", "test")
+        federation = self.config.federation
+        held = {"val": federation.validation == "server", "test": federation.test == "shared"}
+        return tuple(part for part, by_server in held.items() if by_server)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -100,7 +103,8 @@ class ImageDataset:
             holder = "the server" if part in self.central else "each client"
             raise FedgeoError(f"{holder} holds the {part} samples, {client=} was asked for")
         if client is not None:
-            return self.samples(self._rows("val", client), f"{part} samples of client {client}")
+            rows = self._rows("val", client) if part == "val" else self._own_test(client)
+            return self.samples(rows, f"{part} samples of client {client}")
         return self.samples(self.split.val if part == "val" else self.split.test, f"{part} samples")
 
     def _rows(self, part: str, client: int) -> np.ndarray:
@@ -109,6 +113,14 @@ class ImageDataset:
         fraction = 0.0 if "val" in self.central else config.data.val_fraction
         kept = held_back(self.source.labels[rows], fraction, config.seed, client)
         return rows[kept if part == "val" else ~kept]
+
+    def _own_test(self, client: int) -> np.ndarray:
+        """The client's test rows: of its own domain where it has one, with its own class shares."""
+        rows, domain = self.split.test, self.partition.domains[client]
+        if domain is not None:
+            rows = rows[self.source.domain[rows] == self.domains.index(domain)]
+        trained = self.source.labels[self.partition.clients[client]]
+        return rows[own_test(self.source.labels[rows], trained, self.config.seed, client)]
 
     def facts(self, client: int) -> dict[str, Any]:
         """What all clients must have alike."""
