@@ -84,7 +84,7 @@ class Trial:
             chosen = mode
         models = {JOINED: self.joined, ALONE: alone[1](every)}
         if chosen is not None:
-            kinds = {JOINED: self._as_joined, ALONE: lambda _: models[ALONE], **self._kinds(lambda _: models[ALONE])}
+            kinds = {JOINED: self._as_joined, ALONE: alone[1], **self._kinds(alone[1])}
             models[PERSONAL] = kinds[chosen](every)
         answers = {name: self._logits(weights, test).argmax(axis=1) for name, weights in models.items()}
         return Joining(
@@ -111,7 +111,14 @@ class Trial:
             back = held_back(own.y, KEPT, config.seed, self.client)
             own, kept = _only(own, ~back), _only(own, back)
         name = self._best(kinds, own, kept)
-        return name, kinds[name]
+        fitted: dict[int, tuple[Samples, Weights]] = {}  # it is asked for more than once
+
+        def alone(samples: Samples) -> Weights:
+            if id(samples) not in fitted:
+                fitted[id(samples)] = (samples, kinds[name](samples))
+            return fitted[id(samples)][1]
+
+        return name, alone
 
     def _kinds(self, alone: Kind) -> dict[str, Kind]:
         """The models of its own that it can make of the joined one, by mode. alone: what it has without it."""

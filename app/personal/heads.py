@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from ..geometry.class_statistics import gather
-from ..geometry.closed_form import lda
+from ..geometry.closed_form import ABSENT
 from ..models.base import Weights
 
 WEIGHT, BIAS = "linear.weight", "linear.bias"
@@ -64,25 +63,54 @@ def own_lda(x: np.ndarray, y: np.ndarray, classes: int, seed: int) -> Weights:
 
     With a class of one sample, or one class, there is nothing to validate on: the strongest shrinkage is taken.
     """
-    statistics = gather(x, y)
-    folds = _folds(y, seed)
-    losses = [
-        sum(_loss(_head(x[folds != k], y[folds != k], classes, g), x[folds == k], y[folds == k]) for k in set(folds))
-        for g in (SHRINKAGES if len(set(folds)) > 1 else ())
-    ]
-    shrinkage = SHRINKAGES[int(np.argmin(losses))] if losses else SHRINKAGES[-1]
-    weight, bias = lda(statistics, classes, shrinkage)
+    x, folds = x.astype(np.float64), _folds(y, seed)
+    parts = [folds == k for k in np.unique(folds)]
+    losses = np.zeros(len(SHRINKAGES))
+    for part in parts if len(parts) > 1 else ():
+        fitted = LDAPath(x[~part], y[~part], classes)
+        losses += [_loss(*fitted.head(shrinkage), x[part], y[part]) for shrinkage in SHRINKAGES]
+    shrinkage = SHRINKAGES[int(np.argmin(losses))] if len(parts) > 1 else SHRINKAGES[-1]
+    weight, bias = LDAPath(x, y, classes).head(shrinkage)
     return {WEIGHT: torch.from_numpy(weight).float(), BIAS: torch.from_numpy(bias).float()}
 
 
-def _head(x: np.ndarray, y: np.ndarray, classes: int, shrinkage: float) -> Weights:
-    weight, bias = lda(gather(x, y), classes, shrinkage)
-    return {WEIGHT: torch.from_numpy(weight), BIAS: torch.from_numpy(bias)}
+class LDAPath:
+    """``closed_form.lda`` of samples for any shrinkage g above 0, from one eigendecomposition of the smaller side.
+
+    With S = V diag(l) V^T, the pooled within-class covariance, and t = tr(S) / p,
+    ((1 - g) S + g t I)^-1 = V diag(1 / ((1 - g) l + g t) - 1 / (g t)) V^T + I / (g t).
+    x: float64 (n, p). y: int64 (n,).
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, classes: int) -> None:
+        self.labels, self.classes, (n, p) = np.unique(y), classes, x.shape
+        self.means = np.stack([x[y == label].mean(axis=0) for label in self.labels])
+        self.priors = np.array([(y == label).mean() for label in self.labels])
+        centred = x - self.means[np.searchsorted(self.labels, y)]
+        if n < p:
+            values, vectors = np.linalg.eigh(centred @ centred.T / n)
+            kept = values > values[-1] * 1e-12
+            self.values = values[kept]
+            self.vectors = centred.T @ vectors[:, kept] / np.sqrt(n * self.values)
+        else:
+            self.values, self.vectors = np.linalg.eigh(centred.T @ centred / n)
+        self.mean_value = float(np.square(centred).sum() / n / p) or 1.0  # of samples that are all alike, any
+        self.projected = self.means @ self.vectors
+
+    def head(self, shrinkage: float) -> tuple[np.ndarray, np.ndarray]:
+        """weight (C, p) and bias (C,), float64."""
+        rest = 1 / (shrinkage * self.mean_value)
+        inner = 1 / ((1 - shrinkage) * self.values + shrinkage * self.mean_value) - rest
+        weight = (self.projected * inner) @ self.vectors.T + rest * self.means
+        bias = np.log(self.priors) - 0.5 * np.einsum("cp,cp->c", weight, self.means)
+        every, all_biases = np.zeros((self.classes, weight.shape[1])), np.full(self.classes, ABSENT)
+        every[self.labels], all_biases[self.labels] = weight, bias
+        return every, all_biases
 
 
-def _loss(head: Weights, x: np.ndarray, y: np.ndarray) -> float:
+def _loss(weight: np.ndarray, bias: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
     """Summed cross-entropy; of a class that the head does not know as of one that is all but impossible."""
-    logits = torch.from_numpy(x).double() @ head[WEIGHT].T + head[BIAS]
+    logits = torch.from_numpy(x @ weight.T + bias)
     return float(-F.log_softmax(logits, dim=1)[torch.arange(len(y)), torch.from_numpy(y)].clamp(min=-20).sum())
 
 
