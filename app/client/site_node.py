@@ -13,7 +13,7 @@ from ..common.errors import Missing, describe
 from ..common.files import write_atomic
 from ..config.compose import dump
 from ..config.node_config import Refusal, Site
-from ..config.privacy import RESEARCH, effective
+from ..config.privacy import RESEARCH, effective, scoring_step
 from ..config.schema import Config
 from ..config.site_bounds import check_hidden
 from ..data.site_dataset import site_dataset
@@ -23,8 +23,10 @@ from ..messages import EVALUATE, TRAIN
 from ..models import registry as models
 from ..models.base import Weights
 from ..one_shot.fitted import Fitted
+from ..reports.joining import site_page
 from ..runs.saved_model import save_model
 from ..training.evaluation import scores_from_confusions
+from .joining import told as told_of_joining
 from .masks import MASKS, Masks
 from .node import Node
 from .releases import Releases, set_digest
@@ -84,6 +86,18 @@ class SiteNode(Node):
             "counts": [privacy.min_count, privacy.round_counts],
         }
         return self.releases.again(self.digest, kind, form, settings, make)
+
+    def joining(self, client: int, weights: Weights, trained: np.ndarray) -> dict[str, Any]:
+        """As any node's, and once a run; the exact figures, a page and the site's own model stay in its output."""
+        path = self.output / "joining.json"
+        if not path.exists():
+            found = self.joined(client, weights, trained)
+            exact = told_of_joining(found, 1)
+            said = told_of_joining(found, scoring_step(self.config.privacy))
+            save_model(self.output / "model-personal.safetensors", self.config, found.weights, self.dataset)
+            write_atomic(self.output / "joining.html", site_page(exact, self.site.name).encode())
+            write_atomic(path, json.dumps({"here": exact, "told": said}, indent=2).encode())
+        return dict(json.loads(path.read_text())["told"])
 
     def class_sums(self, client: int, what: str, roster: Roster) -> np.ndarray:
         """As any node's; of a set whose sums went into those of one roster there is none with another.

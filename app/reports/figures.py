@@ -73,6 +73,19 @@ def curves_compare(series: Mapping[str, Sequence[Sequence[Round]]], path: str | 
     _save(figure, path)
 
 
+def against_alone(alone: Sequence[float], own: Sequence[float], path: str | Path, label: str) -> None:
+    """A dot a client: its accuracy alone, and with ``label``; above the diagonal it gains."""
+    figure = _figure(4.2, 4.0)
+    axes = figure.subplots()
+    least = min(*alone, *own, 1.0)
+    low = max(0.0, least - 0.05)
+    axes.plot([low, 1], [low, 1], color="0.6", linewidth=1)
+    axes.scatter(alone, own, s=28, alpha=0.8)
+    axes.set(xlabel="accuracy alone", ylabel=f"accuracy of {label}", xlim=(low, 1.01), ylim=(low, 1.01))
+    axes.set_aspect("equal")
+    _save(figure, path)
+
+
 def label_distribution(
     counts: np.ndarray, classes: Sequence[str], path: str | Path, clients: Sequence[str] | None = None
 ) -> None:

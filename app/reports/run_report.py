@@ -1,12 +1,14 @@
 """report.html of one run: what it came to, its figures, its configuration."""
 
 import html
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..common.files import write_atomic
 from .html import folded, page, picture
+from .joining import section
 from .tables import SIMULATED, Table, as_html
 
 FIGURES = {
@@ -35,6 +37,8 @@ def write(run_dir: Path, summary: Mapping[str, Any]) -> Path:
     if summary["by_domain"]:
         rows = tuple((name, percent(value)) for name, value in summary["by_domain"].items())
         parts.append(as_html(Table("By domain", ("domain", "accuracy"), rows)))
+    if (joining := run_dir / "joining.json").is_file():
+        parts += section(json.loads(joining.read_text()), run_dir / "figures")
     parts += privacy_section(summary.get("privacy"))
     parts += [picture(run_dir / "figures" / name, caption) for name, caption in FIGURES.items()]
     for name, caption in (("config.yaml", "Configuration"), ("versions.json", "Versions")):

@@ -12,6 +12,8 @@ from flwr.app import Message, RecordDict
 from .. import messages
 from ..grids.cohort import CohortGrid, named
 from ..personal.intervals import wilson
+from ..reports import figures
+from ..reports.joining import FIGURE, MODELS
 from ..runs.run_directory import RunDirectory
 from ..strategies.base import FedgeoStrategy
 from .round_lines import TrafficTotal
@@ -34,7 +36,9 @@ class AskWhatJoiningGave(Callback):
         total: TrafficTotal,
         strategy: FedgeoStrategy,
         results: RunDirectory,
+        figures: bool,
     ) -> None:
+        self.figures = figures
         self.grid, self.models, self.total, self.strategy, self.results = grid, models, total, strategy, results
         self.found: dict[str, Any] = dict(NOTHING)
 
@@ -56,6 +60,11 @@ class AskWhatJoiningGave(Callback):
         self.total.add(self.grid.take_traffic())
         if told:
             self.found = in_all(told)
+            if self.figures and self.found["alone"] is not None:
+                last = "joined" if self.found["personal"] is None else "personal"
+                scored = [each for each in told.values() if each["tested"]]
+                alone, own = ([each["right"][m] / each["tested"] for each in scored] for m in ("alone", last))
+                figures.against_alone(alone, own, self.results.path / "figures" / FIGURE, MODELS[last])
             self.results.write(FILE, json.dumps({**self.found, "sites": told}, indent=2) + "\n")
 
 

@@ -193,7 +193,7 @@ class Server:
         if isinstance(algorithm, Centralised):
             parts.append(EarlyStopping(algorithm.patience))
         if asks_what_joining_gave(self.config):
-            self.joining = AskWhatJoiningGave(self.grid, models, self.total, strategy, results)
+            self.joining = AskWhatJoiningGave(self.grid, models, self.total, strategy, results, self.figures)
             parts.insert(parts.index(models) + 1, self.joining)  # before sites are told that the run has ended
         checkpoints = Checkpoints(results, strategy, parts)
         listener = [] if self.on_round is None else [Listener(self.on_round)]
