@@ -38,7 +38,15 @@ def load(overrides: Sequence[str] | str = (), experiment: str | None = None) -> 
     words = tuple(shlex.split(overrides)) if isinstance(overrides, str) else tuple(overrides)
     if experiment and not any(word.startswith("experiment=") for word in words):
         words = (f"experiment={experiment}", *words)
-    return _load(words)
+    return _load(tuple(map(_as_path, words)))
+
+
+def _as_path(word: str) -> str:
+    """resume=DIR with DIR in quotes, whatever it is called: a sweep's folders have = and , in their names."""
+    key, _, value = word.partition("=")
+    if key != "resume" or value[:1] in ("", "'", '"') or value == "null":
+        return word
+    return f"{key}='{value}'" if "'" not in value else word
 
 
 @functools.lru_cache(maxsize=16)

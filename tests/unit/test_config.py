@@ -112,3 +112,10 @@ def test_values_set_after_the_files_are_composed_are_as_hydra_sets_them(words: t
 def test_a_method_s_paper_and_grid_are_no_settings(variant: str) -> None:
     assert not {"paper", "grid"} & load(["method=feddyn", f"variant={variant}"]).method.settings.keys()
     assert not any(key.startswith(("method.paper", "method.grid")) for key in known_keys())
+
+
+@pytest.mark.parametrize("folder", ["runs/s30/method=fedavg,seed=1", "runs/a b", "runs/plain", "runs/{x}"])
+def test_a_run_s_folder_can_be_given_back_whatever_it_is_called(folder: str) -> None:
+    assert load([f"resume={folder}"]).resume == folder
+    assert load([f"resume='{folder}'"]).resume == folder
+    assert load(["resume=null"]).resume is None

@@ -171,6 +171,11 @@ def test_domains_and_the_union_of_their_classes(tmp_path: Path, caplog: pytest.L
     assert any("south" in line and "cat" in line for line in caplog.messages)
 
 
+def test_parts_of_one_set_are_no_domains(tmp_path: Path) -> None:
+    with pytest.raises(FedgeoError, match="test, train are parts of one set, not domains: use data=image_folder"):
+        domain_folder(tree(tmp_path, "train/a/1.png", "test/a/1.png"))
+
+
 def test_domains_may_have_official_splits(tmp_path: Path) -> None:
     source = domain_folder(tree(tmp_path, "n/train/a/1.png", "n/test/a/1.png", "s/train/a/1.png", "s/test/a/1.png"))
     assert sorted(zip(source.domain, source.split, strict=True)) == [(0, TRAIN), (0, TEST), (1, TRAIN), (1, TEST)]
