@@ -62,7 +62,8 @@ def result_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     metric = summary["metric"]
     best = f"{metric} at the best validation round" + (f" ({summary['best_round']})" if summary["best_round"] else "")
     return [
-        (f"{metric}, final", percent(summary["final"])),
+        (f"{metric}, {summary.get('final_of') or 'final'}", percent(summary["final"])),
+        (f"{metric}, last round", percent(summary.get("last"))),
         (best, percent(summary["best"])),
         ("rounds", formatted(summary["rounds"])),
         ("seed", str(summary["seed"])),

@@ -31,6 +31,8 @@ def summarise(config: Config, rows: Sequence[Mapping[str, Any]], status: str, er
         "rounds": len(rows),
         "metric": config.metric.name,
         "final": None,
+        "final_of": None,
+        "last": None,
         "best": None,
         "best_round": None,
         "val_metric": None,
@@ -51,9 +53,17 @@ def summarise(config: Config, rows: Sequence[Mapping[str, Any]], status: str, er
     if rows:
         how, key = "best" if local_algorithm(config).centralised else config.metric.final, val_metric(config)
         summary |= final_and_best(rows, config.metric.name, how, key)
+        summary |= {"final_of": _final_of(how, len(rows), summary["best_round"]), "last": rows[-1][config.metric.name]}
         summary |= _over_domains(rows, how, summary["best_round"])
         summary["f1_macro"] = final_and_best(rows, "f1_macro", how, key)["final"]
     return summary
+
+
+def _final_of(how: str, rounds: int, best_round: int | None) -> str:
+    """What the final figure is, in words."""
+    if how == "last5" and rounds > 1:
+        return f"mean of the last {min(5, rounds)} rounds"
+    return f"round {best_round}, the best validation round" if how == "best" and best_round else "last round"
 
 
 def val_metric(config: Config) -> str:

@@ -148,8 +148,11 @@ def show_summaries(named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
             f"{summary['bytes_up'] / 1e6:.2f}",
             f"{summary['bytes_down'] / 1e6:.2f}",
         )
+    meanings = {summary["metric"]: summary.get("final_of") for _, summary in named}
+    notes = [f"{metric}: {what}; best: at the best validation round" for metric, what in meanings.items() if what]
     if any(summary.get("simulated") for _, summary in named):
-        table.caption, table.caption_justify = SIMULATED, "left"
+        notes.append(SIMULATED)
+    table.caption, table.caption_justify = "\n".join(notes), "left"
     print_whole(table)
     for name, summary in named:
         for warning in summary.get("warnings", ()):

@@ -164,8 +164,8 @@ def domain_folder(path: Path | str) -> Source:
         )
     if {entry.name.lower() for entry in domains} <= SPLITS.keys():
         raise FedgeoError(
-            f"{folder}: its folders {', '.join(sorted(entry.name for entry in domains))} are parts of one set, not domains: "
-            "use data=image_folder, or put them into a folder a domain"
+            f"{folder}: its folders {', '.join(sorted(entry.name for entry in domains))} are parts of one set, not "
+            "domains: use data=image_folder, or put them into a folder a domain"
         )
     return from_domain_folders(folder.name, {_normal(entry.name): entry for entry in domains})
 
