@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ..geometry.closed_form import ABSENT
@@ -44,6 +43,8 @@ def tempered(head: Weights, x: Tensor, y: Tensor) -> Weights:
 
     x: (n, p). y: int64 (n,).
     """
+    from scipy.optimize import minimize_scalar  # for scores of ridge alone: it takes half a second to import
+
     logits = (x.double() @ head[WEIGHT].double().T + head[BIAS].double()).detach()
 
     def loss(log_t: float) -> float:

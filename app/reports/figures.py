@@ -17,7 +17,8 @@ from matplotlib.colors import Colormap, ListedColormap, LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatter, MaxNLocator, PercentFormatter
 
-DPI = 150
+from .html import DPI
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C8C")
 STROKES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

@@ -4,7 +4,7 @@ import base64
 import html
 from pathlib import Path
 
-from .figures import DPI
+DPI = 150  # of the figures, which this module does not import: a site writes pages, and draws nothing
 
 STYLE = """
 :root { color-scheme: light dark; }

@@ -1,6 +1,8 @@
 """Imports between the packages of app/ point down only, and the pure ones stay free of Flower and hydra."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,3 +91,13 @@ def test_no_file_has_a_name_that_flower_s_packages_leave_out() -> None:
     """It would be missing at every node, and nowhere else."""
     left_out = [path.name for path in IMPORTS for pattern in FAB_EXCLUDE_PATTERNS if path.match(pattern)]
     assert left_out == [] and Path("app/data/own_test.py").match("**/*_test.py")
+
+
+def test_a_client_imports_nothing_that_it_can_do_without() -> None:
+    """A node starts a process a message: what draws, and what takes a second for one formula, is not for it."""
+    heavy = (
+        "{'matplotlib', 'scipy.stats', 'scipy.optimize', 'sklearn', 'mne', 'moabb', 'pyriemann', 'open_clip', 'ray'}"
+    )
+    words = f"import sys, client_app; print(sorted({heavy} & sys.modules.keys()))"
+    told = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"
