@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flwr.common.constant import FAB_EXCLUDE_PATTERNS
 
 from tests.conftest import ROOT
 
@@ -82,3 +83,9 @@ def test_flowers_private_parts_are_used_in_one_module() -> None:
         if module[0] == "flwr" and module[1] not in public
     }
     assert users == {"app/messages/flower_private.py"}
+
+
+def test_no_file_has_a_name_that_flower_s_packages_leave_out() -> None:
+    """It would be missing at every node, and nowhere else."""
+    left_out = [path.name for path in IMPORTS for pattern in FAB_EXCLUDE_PATTERNS if path.match(pattern)]
+    assert left_out == [] and Path("app/data/own_test.py").match("**/*_test.py")

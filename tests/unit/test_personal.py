@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from app.data.own_test import own_test
+from app.data.own_mix import own_test
 from app.geometry.class_statistics import gather
 from app.geometry.closed_form import ABSENT, lda
 from app.personal import heads

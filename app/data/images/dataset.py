@@ -21,7 +21,7 @@ from .. import partition_file
 from ..cache_folder import cache_dir
 from ..federated_dataset import Samples
 from ..held_back import held_back
-from ..own_test import own_test
+from ..own_mix import own_test
 from ..partition import Partition, Split
 from ..source import Source
 from .bit_depth import note, with_bit_depth
