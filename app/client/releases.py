@@ -42,7 +42,7 @@ class Releases:
                 f"site {self.site} has taken part with {before} training set{'s' if before > 1 else ''}, this run's "
                 "is another one: data, split, encoder, preprocessing or classes differ. Its policy allows "
                 f"privacy.releases={self.most} ever: run with the earlier settings, or ask its administrator, who may "
-                "raise releases in the policy file"
+                f"raise releases in the policy file to {before + 1}"
             )
 
     def admit(self, digest: str, run: str) -> None:

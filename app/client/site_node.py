@@ -15,7 +15,7 @@ from ..config.compose import dump
 from ..config.node_config import Refusal, Site
 from ..config.privacy import RESEARCH, effective, scoring_step
 from ..config.schema import Config
-from ..config.site_bounds import check_hidden
+from ..config.site_bounds import check_hidden, check_lacking
 from ..data.site_dataset import site_dataset
 from ..data.site_split import FOLDER, site_split
 from ..masking.roster import Roster
@@ -49,7 +49,10 @@ class SiteNode(Node):
         self.releases = None if most is None else Releases(site.state / FOLDER, most, site.name)
         self.masks = Masks(site.state / MASKS, run, config.privacy.peers or {})
         if not isinstance(self.algorithm, Fitted):
-            check_hidden(models.load(config.model).hidden_units(self.dataset.inputs), config.privacy)
+            chosen = models.load(config.model)
+            check_hidden(chosen.hidden_units(dataset.inputs), config.privacy, settable=hasattr(chosen, "hidden"))
+            if self.algorithm.trains:
+                check_lacking(len(set(dataset.classes) - set(dataset.named)), config.privacy)
 
     @functools.cached_property
     def digest(self) -> str:

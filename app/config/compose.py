@@ -160,8 +160,11 @@ def _first(error: pydantic.ValidationError) -> str:
     message = fault["msg"].replace("Input should be ", "must be ")
     if fault["type"] == "dict_type":  # braces without quotes are taken apart by the shell
         message = f"must be a mapping, in quotes: '{key}={{name: value, name: value}}'"
-    if fault["type"] == "string_pattern_mismatch":  # of addresses alone
-        message = "must be host:port, such as 127.0.0.1:6379"
+    if fault["type"] == "string_pattern_mismatch":
+        address = key == "federation.ray_address"
+        message = (
+            "must be host:port, such as 127.0.0.1:6379" if address else "must be 64 hexadecimal digits, a public key"
+        )
     given = fault["input"]
     shown = given if isinstance(given, str | int | float | bool) else "null" if given is None else type(given).__name__
     same_key = [e for e in error.errors() if [str(p) for p in e["loc"]][: len(path) - 1] == path[:-1]]

@@ -19,7 +19,7 @@ from .requests import named
 log = logging.getLogger(__name__)
 
 Statistics = TypeVar("Statistics", ClassStatistics, Gaussians)
-FAR = 5.0  # times the median distance, from which an update is called far: honest ones of skewed labels differ much
+FAR = 8.0  # times the median distance, from which an update is called far: honest ones of skewed labels lie up to 6.8
 
 
 @dataclass(eq=False)

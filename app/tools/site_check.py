@@ -167,7 +167,8 @@ def _check_images(found: SiteFindings, config: Config, site: Site) -> None:
 def check_model(found: SiteFindings, config: Config, inputs: Mapping[str, Any]) -> None:
     """Whether the run's model is one that the policy allows. inputs: as for ``Architecture.build``."""
     try:
-        check_hidden(models.load(config.model).hidden_units(inputs), config.privacy)
+        chosen = models.load(config.model)
+        check_hidden(chosen.hidden_units(inputs), config.privacy, settable=hasattr(chosen, "hidden"))
     except Refusal as error:
         found.faults.append(str(error))
 

@@ -109,6 +109,22 @@ def test_the_summary_says_who_was_hostile_and_who_was_noticed(tmp_path: Path) ->
     assert (honest["attack"], honest["warnings"]) == (None, [])
 
 
+@pytest.mark.parametrize("split", ["iid", "dirichlet"])
+@pytest.mark.parametrize("attack", ["scaled", "noise", "ipm"])
+def test_one_that_is_far_from_the_others_is_named_and_alone(tmp_path: Path, attack: str, split: str) -> None:
+    words = ("augmentation=none", f"attack={attack}", f"federation.partition={split}", "federation.rounds=1")
+    warnings = run_in_process(tmp_path / "run", *EVEN, *words, "training.lr=1")["warnings"]
+    (far,) = (words for words in warnings if "as is usual" in words)
+    assert far.startswith(f"round 1: client {HOSTILE}: its weights lie 1")  # at least ten times as far
+
+
+def test_an_honest_client_whose_labels_differ_is_not_called_far(tmp_path: Path) -> None:
+    """It lies 5.4 times as far as is usual: the most skewed of ten under a method that lets clients drift apart."""
+    skewed = ("federation.partition=dirichlet", "federation.beta=0.1", "federation.rounds=4", "augmentation=none")
+    words = ("method=feddyn", "training.lr=4")
+    assert run_in_process(tmp_path / "run", *skewed, *words, "seed=1")["warnings"] == []
+
+
 @pytest.mark.parametrize("attack", ["alie", "ipm"])
 def test_hostile_clients_act_together_wherever_they_are_hosted(tmp_path: Path, attack: str) -> None:
     words = (*EVEN, f"attack={attack}", "attack.share=0.4", "training.loop=plain", "federation.rounds=2")

@@ -238,3 +238,38 @@ def test_statistics_are_the_same_message_whoever_asks(site: LocalSite) -> None:
     again = Server(site.node_config, ("augmentation=ggeur", "seed=5"), run="2" * 16).statistics()
     assert isinstance(first, dict) and isinstance(again, dict)
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
+
+
+# --- outputs that are moved by single samples ---
+
+
+def test_classes_that_a_site_lacks_are_bounded_as_hidden_units_are(site: LocalSite, tmp_path: Path) -> None:
+    """Of a class of the server's own making, beyond a threshold along some direction, the update is who lies there."""
+    opened = with_policy(site.node_config, tmp_path, OPEN)
+    own = Site.of(opened)
+    assert own is not None
+    x = site_dataset(bounded(load(["engine=deployment", *FEDAVG]), own), own).train(0).x.astype(np.float64)
+    made = 100
+    directions = np.random.default_rng(0).standard_normal((made, 64))
+    along = np.sort(x @ directions.T, axis=0)
+    thresholds = (along[-1] + along[-2]) / 2
+    weight = np.vstack([np.zeros((10, 64)), 1e4 * directions])
+    bias = np.concatenate([[0.0], np.full(9, -1e8), -1e4 * thresholds])
+    steps = ("training.batch_size=5000", "training.epochs=1", "training.momentum=0", "training.weight_decay=0")
+    words = (*FEDAVG, *steps, "training.lr=1e6")
+    names = (*"0123456789", *(f"made {k:03d}" for k in range(made)))
+    head = linear(weight, bias)
+
+    def answer(node_config: dict[str, str]) -> dict[str, np.ndarray] | str:
+        return arrays(Server(node_config, words, classes=names).weighed(TRAIN, head))
+
+    leak = answer(opened)
+    assert not isinstance(leak, str)
+    moved = leak["linear.weight"][10:].astype(np.float64) - head["linear.weight"][10:].double().numpy()
+    moved = moved[np.linalg.norm(moved, axis=1) > 0]
+    alike = np.abs(moved @ x.T) / np.linalg.norm(moved, axis=1)[:, None] / np.linalg.norm(x, axis=1)
+    assert len(set(alike.argmax(axis=1)[alike.max(axis=1) > 0.9999])) > made // 2
+
+    stop = answer(site.node_config | {"state-path": str(tmp_path / "other")})
+    assert isinstance(stop, str) and stop.startswith("the run has 100 classes of which the site has too few samples")
+    assert stop.endswith("have its administrator set max_hidden: 100 in the policy file")

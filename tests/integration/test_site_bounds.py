@@ -102,7 +102,10 @@ def test_batch_means_are_of_one_size(fresh: dict[str, str], tmp_path: Path) -> N
     ("words", "refusal"),
     [
         (("model=mlp", "model.hidden=600", "training.batch_size=5000"), "the model has 600 hidden units"),
-        (("model.hidden=600",), "the site's policy allows 64 at most; its administrator may change max_hidden"),
+        (("model.hidden=600",), "set model.hidden=64, or have its administrator set max_hidden: 600 in the policy"),
+        (("model=mlp",), "the model has 256 hidden units: the site's policy allows 64 at most: set model.hidden"),
+        (("personal=finetune", "personal.epochs=21"), "personal.epochs=21: the site's policy allows 20 at most"),
+        (("training.epochs=21",), "set training.epochs=20, or have its administrator set max_epochs: 21 in"),
         (("training.epochs=21",), "training.epochs=21: the site's policy allows 20 at most"),
         (("federation.rounds=201",), "federation.rounds=201: the site's policy allows 200 at most"),
         (("training.batch_size=7",), "training.batch_size=7: the site's policy allows 8 at least"),

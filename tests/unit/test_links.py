@@ -1,5 +1,6 @@
 """Links in a site's data-path lead nowhere else."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,4 +53,15 @@ def test_a_header_that_points_out_is_refused(tmp_path: Path, named: str) -> None
     refuse_links_out(data)
     header.write_text(f"[Common Infos]\nDataFile={named}\n")
     with pytest.raises(FedgeoError, match=r"^s1.vhdr, line 2: DataFile leads out of data-path"):
+        refuse_links_out(data)
+
+
+def test_what_cannot_be_read_to_its_end_is_refused(tmp_path: Path) -> None:
+    data = tree(tmp_path / "data", "cat/a.png")
+    os.mkfifo(data / "cat" / "pipe.vhdr")
+    with pytest.raises(FedgeoError, match=r"^cat/pipe.vhdr: neither a file nor a folder"):
+        refuse_links_out(data)
+    (data / "cat" / "pipe.vhdr").unlink()
+    (data / "cat" / "round.png").symlink_to("round.png")
+    with pytest.raises(FedgeoError, match=r"^cat/round.png: a link that leads to itself"):
         refuse_links_out(data)

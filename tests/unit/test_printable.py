@@ -12,7 +12,9 @@ from app.reports.tables import Table, comma_separated, text
 from app.tools.command import say
 
 
-@pytest.mark.parametrize("word", ["=1+1", "+cmd", "-cmd", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x","y")'])
+@pytest.mark.parametrize(
+    "word", ["=1+1", "+cmd", "-cmd", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1", '=HYPERLINK("http://x","y")']
+)
 def test_a_formula_is_a_word(word: str) -> None:
     assert cell(word) == "'" + shown(word)
 
