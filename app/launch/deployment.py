@@ -110,7 +110,7 @@ class Deployment(PrivateSuperLink):
                 log = next(site.folder for site in self.sites if site.name == name) / "supernode.log"
                 tail = "\n".join(log.read_text(errors="replace").splitlines()[-10:])
                 raise FedgeoError(f"the SuperNode of {name} did not connect: {tail}")
-            time.sleep(0.5)
+            time.sleep(2.0)  # asking takes a second of processor time, which those that are starting need
 
 
 class Connection(PrivateSuperLink):

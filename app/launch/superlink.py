@@ -30,7 +30,7 @@ from ..common.targets import RUNNING
 ROOT = PACKAGE.parent
 PACKED = ("pyproject.toml", "README.md", "LICENSE", "server_app.py", "client_app.py", "app", "conf")
 MARK = "FEDGEO_SUPERLINK"
-START_SECONDS = 60.0
+START_SECONDS = 300.0  # a machine may be crowded; what has ended is noticed at once
 NAME = "fedgeo"  # of the SuperLink in the private configuration
 
 
